@@ -12,14 +12,14 @@ export PYTHON
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE # Otherwise each process that a test starts compiles all modules that it imports.
 
-SOURCES := $(shell find src include cli python meson.build meson.options pyproject.toml Makefile -type f -not -name '*.pyc')
+SOURCES := $(shell find src include cli python meson.build meson.options pyproject.toml Makefile -type f -not -name '*.pyc' -not -name '*.md')
 INSTALL := uv pip install -q --python .venv/bin/python --no-build-isolation --no-deps --reinstall-package headrace
 DEV_OPTIONS := -Dbuildtype=debugoptimized -Db_ndebug=false -Dwerror=true -Dfailpoints=true -Dtests=enabled
 RELEASE_OPTIONS := -Dbuildtype=release -Dbench=true
 config = -Cbuild-dir=$(1) $(addprefix -Csetup-args=,$(2))
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-jax test-imports test-frameworks test-torchdata test-schedulers check bench soak c-reference format clean packages-demo packages-test packages-check
+.PHONY: help demo test test-torches torch-names test-jax test-imports test-frameworks test-torchdata test-schedulers check bench soak c-reference files format clean packages-demo packages-test packages-check
 
 help: ## prints this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
@@ -43,8 +43,14 @@ test-frameworks: build/dev.stamp build/frameworks.stamp ## saves and resumes in 
 test-torchdata: build/dev.stamp build/frameworks.stamp ## runs torchdata's own tests with headrace's loader; CHECKOUT=folder
 	.venv/bin/python tools/run_torchdata_tests.py "$(CHECKOUT)"
 
+test-torches: $(if $(VERSIONS),build/dev.stamp build/frameworks.stamp,.venv/stamp) ## tests other versions of torch; VERSIONS="2.6.0 2.9.1": about 5 GB each, removed afterwards
+	.venv/bin/python tools/try_torches.py $(VERSIONS)
+
+torch-names: .venv/stamp ## says which private names that headrace uses a torch has; WHEEL=file.whl or a folder
+	.venv/bin/python tools/torch_names.py $(or $(WHEEL),"$$(.venv/bin/python -c 'import importlib.util as u; print(*u.find_spec("torch").submodule_search_locations)')")
+
 test-schedulers: build/dev.stamp build/schedulers.stamp ## runs ranks under Slurm, MPI and Ray, which it installs into build/
-	HEADRACE_SCHEDULERS="$(CURDIR)/build" PYTHONPATH="$(CURDIR)/build/ray" .venv/bin/python -m pytest -q tests/python/engines
+	HEADRACE_SCHEDULERS="$(CURDIR)/build" PYTHONPATH="$(CURDIR)/build/ray" .venv/bin/python -m pytest -q tests/python/schedulers
 
 check: packages-check build/dev.stamp ## runs linters, type checks, sanitizers and fuzzers; ONLY="layers tidy": these checks
 	.venv/bin/python tools/check.py $(ONLY)
@@ -75,6 +81,8 @@ soak: build/dev.stamp build/images.stamp ## kills at random; SEED=1, KILLS=10000
 
 c-reference: .venv/stamp ## writes a page for each public C header to build/c-reference
 	.venv/bin/python tools/c_reference.py
+files: .venv/stamp ## prints what each file of the product is; ONLY="crew death": lines with these words
+	@.venv/bin/python tools/list_files.py $(ONLY)
 
 format: packages-check .venv/stamp ## formats C and Python
 	git ls-files -co --exclude-standard '*.c' '*.h' | xargs -d '\n' clang-format -i

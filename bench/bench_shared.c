@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
+#include <ftw.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -25,8 +26,18 @@ struct stage {
 };
 static struct stage *stage;
 
+static char root[] = "/dev/shm/hrc-bench-XXXXXX";
+
+static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *where) {
+    (void)info, (void)kind, (void)where;
+    return remove(path);
+}
+
+static void remove_root(void) {
+    nftw(root, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
 static void open_array(void) {
-    char root[] = "/dev/shm/hrc-bench-XXXXXX";
     struct hr_cache_request request = {
         .name = "counters", .version = "0", .format = HR_SHARED_FORMAT, .keep = HR_CACHE_KEEP_JOB};
     struct hr_shared_plan plan = {.dtype = "<i8", .dimension_count = 1, .dimensions = {ROWS}};
@@ -35,6 +46,7 @@ static void open_array(void) {
     hr_cache_build *build = NULL;
     hr_cached *cached = NULL;
     if (!mkdtemp(root)) exit(1);
+    atexit(remove_root); /* the processes of a measurement end by _exit or a signal */
     check(hr_cache_open(root, &cache));
     check(hr_cache_ask(cache, &request, &ticket));
     check(hr_cache_wait(ticket, HR_NO_DEADLINE, &cached, &build));

@@ -48,7 +48,7 @@ def locked(file: int) -> Iterator[None]:
 
 
 def of_locks() -> list[Row]:
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as root:
+    with tempfile.TemporaryDirectory(prefix="hrc-bench-", dir="/dev/shm") as root:
         whole = headrace.cache.shared("whole", 1000, "int64", root=root, keep="job")
         rows = headrace.cache.shared("rows", 1000, "int64", root=root, keep="job")
         few = slice(0, 10)
@@ -66,7 +66,7 @@ def of_locks() -> list[Row]:
 
 
 def of_elements() -> list[Row]:
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as root:
+    with tempfile.TemporaryDirectory(prefix="hrc-bench-", dir="/dev/shm") as root:
         shared = headrace.cache.shared("numbers", 1000, "int64", root=root, keep="job")
         value = multiprocessing.Value("q", 0)
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The functions that main.c and the commands share. */
 #ifndef HR_CLI_H
 #define HR_CLI_H
 
@@ -21,9 +22,6 @@ int become_python(int argc, char **argv);
 
 /* Writes to `path` the path of this program. */
 bool find_own_path(char *path, size_t size);
-/* Writes to `path` the path of the program `name` in the directory of this program. Returns true if it can be executed.
- */
-bool find_next_to(const char *name, char *path, size_t size);
 /* Returns the interpreter in which the package is installed, or NULL. `path` is memory for its name. */
 const char *find_interpreter(char *path, size_t size);
 

@@ -1,12 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli.h"
+#include "run.h"
 
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* Finds Python interpreters next to this program. */
+/*
+ * Finds Python interpreters, and other programs.
+ *
+ * For commands that are written in Python: HEADRACE_PYTHON, else the one next to this program, which has the package.
+ * For ranks: PYTHON_EXEC, else the one next to this program if it has torch, else python3 of PATH. Without torch, the
+ * one next to this program comes last: headrace may be installed as a tool, apart from the packages that the script
+ * needs.
+ */
 
 bool find_own_path(char *path, size_t size) {
     ssize_t length = readlink("/proc/self/exe", path, size - 1);
@@ -15,7 +26,9 @@ bool find_own_path(char *path, size_t size) {
     return true;
 }
 
-bool find_next_to(const char *name, char *path, size_t size) {
+/* Writes to `path` the path of the program `name` in the directory of this program. Returns true if it can be executed.
+ */
+static bool find_next_to(const char *name, char *path, size_t size) {
     if (!find_own_path(path, size)) return false;
     char *slash = strrchr(path, '/');
     if (!slash) return false;
@@ -23,8 +36,76 @@ bool find_next_to(const char *name, char *path, size_t size) {
     return (size_t)snprintf(slash + 1, room, "%s", name) < room && access(path, X_OK) == 0;
 }
 
+static bool find_neighbour(char *path, size_t size) {
+    return find_next_to("python3", path, size) || find_next_to("python", path, size);
+}
+
 const char *find_interpreter(char *path, size_t size) {
     const char *named = getenv("HEADRACE_PYTHON");
     if (named && *named) return named;
-    return find_next_to("python3", path, size) || find_next_to("python", path, size) ? path : NULL;
+    return find_neighbour(path, size) ? path : NULL;
+}
+
+const char *run_find_program(struct run *run, const char *name) {
+    char path[PATH_MAX];
+    int r = hr_launch_find_program(name, run_variable(run, "PATH"), path, sizeof path);
+    errno = -r;
+    return r < 0 ? NULL : run_print(run, "%s", path);
+}
+
+/* ---- the interpreter of the ranks ---- */
+
+/* Returns true if a folder pythonN.N in `lib` has torch. */
+static bool lib_has_torch(struct run *run, const char *lib) {
+    static const char *const folders[] = {"site-packages", "dist-packages"};
+    DIR *listing = opendir(lib);
+    bool is_found = false;
+    if (!listing) return false;
+    for (const struct dirent *entry; !is_found && (entry = readdir(listing));)
+        for (size_t i = 0; i < 2 && !strncmp(entry->d_name, "python3", 7); i++)
+            is_found |= !access(run_print(run, "%s/%s/%s/torch/__init__.py", lib, entry->d_name, folders[i]), R_OK);
+    closedir(listing);
+    return is_found;
+}
+
+static bool has_torch(struct run *run, const char *interpreter) {
+    int length = (int)(strrchr(interpreter, '/') - interpreter);
+    return lib_has_torch(run, run_print(run, "%.*s/../lib", length, interpreter)) ||
+           lib_has_torch(run, run_print(run, "%.*s/../lib64", length, interpreter));
+}
+
+/* Says which interpreter was chosen if the user may expect that of the active environment. */
+static void say_choice(struct run *run, const char *interpreter, const char *why) {
+    char own[PATH_MAX], active[PATH_MAX];
+    const char *environment = run_variable(run, "VIRTUAL_ENV"), *slash = strrchr(interpreter, '/');
+    if (!environment || !*environment) environment = run_variable(run, "CONDA_PREFIX");
+    if (!environment || !*environment || !slash) return;
+    if (!realpath(run_print(run, "%.*s", (int)(slash - interpreter + 1), interpreter), own)) return;
+    if (!realpath(run_print(run, "%s/bin", environment), active) || !strcmp(own, active)) return;
+    run_say(run,
+            "the ranks run under %s, %s, and not in the active environment %s; PYTHON_EXEC=%s/python3 chooses that",
+            interpreter, why, environment, active);
+}
+
+bool run_find_interpreter(struct run *run, const char **ret_path) {
+    const char *named = run_variable(run, "PYTHON_EXEC");
+    char path[PATH_MAX];
+    if (named && *named) {
+        *ret_path = run_find_program(run, named);
+        if (*ret_path) return true;
+        return run_fail(run, "PYTHON_EXEC is '%s', which cannot be executed: %s; name a Python interpreter", named,
+                        strerror(errno));
+    }
+    const char *neighbour = find_neighbour(path, sizeof path) ? run_print(run, "%s", path) : NULL;
+    bool comes_first = neighbour && has_torch(run, neighbour);
+    const char *found = comes_first ? neighbour : run_find_program(run, "python3"), *why = "python3 of PATH";
+    if (!found) found = neighbour;
+    if (neighbour && found == neighbour) why = "which is in the directory of headrace";
+    if (!found)
+        return run_fail(run, "there is no Python interpreter: no python3 in PATH, and none in the directory of this "
+                             "program; name one: PYTHON_EXEC=/path/to/python3, or add --no-python to start another "
+                             "program");
+    say_choice(run, found, why);
+    *ret_path = found;
+    return true;
 }

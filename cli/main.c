@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The program headrace: runs commands that need no Python, and starts Python for the others. */
 #include <headrace/version.h>
 
 #include <errno.h>
@@ -10,41 +11,6 @@
 
 #include "cli.h"
 
-static int show_help(FILE *to) {
-    fputs("Usage: headrace [--version | --help]\n"
-          "       headrace run [OPTION...] SCRIPT [ARGUMENT...]\n"
-          "       headrace exec [OPTION...] [--] COMMAND [ARGUMENT...]\n"
-          "       headrace replay SOURCE INDEX... [OPTION...]\n"
-          "       headrace doctor [SOURCE] [OPTION...]\n"
-          "       headrace cache COMMAND [ARGUMENT...]\n"
-          "\n"
-          "  cache          one copy of data for all jobs on this machine: copy files\n"
-          "                 there, list, check and remove; see `headrace cache --help`\n"
-          "  doctor         list the objects in SOURCE that cannot be sent to worker\n"
-          "                 processes, with a fix for each; without SOURCE: check this\n"
-          "                 machine\n"
-          "  exec           start one command, explain how it fails, and end what it\n"
-          "                 leaves behind; see `headrace exec --help`\n"
-          "  replay         make samples of a dataset in the foreground, to see why one\n"
-          "                 fails; see `headrace replay --help`\n"
-          "  run            start the ranks of a training job as torchrun does, and end\n"
-          "                 all of them if one fails; see `headrace run --help`\n"
-          "  -h, --help     show this text\n"
-          "  -V, --version  show the version\n"
-          "\n"
-          "headrace brings samples to training processes. Use it from Python\n"
-          "(from headrace.torch import DataLoader) or from C (headrace/headrace.h).\n"
-          "doctor and replay need Python. They use the interpreter that HEADRACE_PYTHON\n"
-          "names, or else the one in the directory of this program.\n",
-          to);
-    return 0;
-}
-
-static int show_version(FILE *to) {
-    fprintf(to, "headrace %s\n", hr_version());
-    return 0;
-}
-
 /* Output that cannot be written (a full disk, a closed pipe) is a failure too. */
 static int finish(int code) {
     if (fflush(stdout) == 0 && !ferror(stdout)) return code;
@@ -52,8 +18,9 @@ static int finish(int code) {
     return 1;
 }
 
-/* Does the same as `python -P -m headrace`, because Python 3.10 does not have -P. A file in the current folder may have
- * the name of a module that headrace needs, so this folder is not on the path until headrace adds it. */
+/* Does what `python -P -m headrace` does for a command that Python runs itself, because Python 3.10 does not have -P. A
+ * file in the current folder may have the name of a module that headrace needs, so this folder is not on the path until
+ * headrace adds it. */
 static const char bootstrap[] = "import sys\n"
                                 "if sys.path[:1] == ['']: del sys.path[0]\n"
                                 "try:\n"
@@ -89,19 +56,65 @@ int become_python(int argc, char **argv) {
     return EXIT_USAGE;
 }
 
+static int show_help(FILE *to);
+static int show_version(FILE *to);
+
+/* All commands. `python -m headrace` knows none but those of become_python, and becomes this program for all other
+ * words.
+ */
 struct command {
     const char *name;
     const char *short_name; /* NULL: it has no short name */
     int (*show)(FILE *to);  /* for a command without arguments; else NULL */
     int (*run)(int argc, char **argv);
+    const char *arguments; /* for the line of usage; NULL: it has none */
+    const char *about;     /* lines that are indented as the help needs it */
 };
 
+#define INDENT "\n                 "
+
 static const struct command commands[] = {
-    {"--version", "-V", show_version, NULL}, {"--help", "-h", show_help, NULL},  {"cache", NULL, NULL, cache_command},
-    {"doctor", NULL, NULL, become_python},   {"exec", NULL, NULL, exec_command}, {"replay", NULL, NULL, become_python},
-    {"run", NULL, NULL, run_command},
+    {"--version", "-V", show_version, NULL, NULL, "show the version"},
+    {"--help", "-h", show_help, NULL, NULL, "show this text"},
+    {"cache", NULL, NULL, cache_command, "COMMAND [ARGUMENT...]",
+     "one copy of data for all jobs on this machine: copy files" INDENT
+     "there, list, check and remove; see `headrace cache --help`"},
+    {"doctor", NULL, NULL, become_python, "[SOURCE] [OPTION...]",
+     "list the objects in SOURCE that cannot be sent to worker" INDENT
+     "processes, with a fix for each; without SOURCE: check this" INDENT "machine"},
+    {"exec", NULL, NULL, exec_command, "[OPTION...] [--] COMMAND [ARGUMENT...]",
+     "start one command, explain how it fails, and end what it" INDENT "leaves behind; see `headrace exec --help`"},
+    {"replay", NULL, NULL, become_python, "SOURCE INDEX... [OPTION...]",
+     "make samples of a dataset in the foreground, to see why one" INDENT "fails; see `headrace replay --help`"},
+    {"run", NULL, NULL, run_command, "[OPTION...] SCRIPT [ARGUMENT...]",
+     "start the ranks of a training job as torchrun does, and end" INDENT
+     "all of them if one fails; see `headrace run --help`"},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
+
+static int show_version(FILE *to) {
+    fprintf(to, "headrace %s\n", hr_version());
+    return 0;
+}
+
+static int show_help(FILE *to) {
+    fputs("Usage: headrace [--version | --help]\n", to);
+    for (size_t i = 0; i < COMMAND_COUNT; i++)
+        if (commands[i].arguments) fprintf(to, "       headrace %s %s\n", commands[i].name, commands[i].arguments);
+    fputs("\n", to);
+    for (size_t i = 0; i < COMMAND_COUNT; i++) {
+        const char *short_name = commands[i].short_name, *comma = short_name ? ", " : "";
+        int width = short_name ? 11 : 15;
+        fprintf(to, "  %s%s%-*s%s\n", short_name ? short_name : "", comma, width, commands[i].name, commands[i].about);
+    }
+    fputs("\n"
+          "headrace brings samples to training processes. Use it from Python\n"
+          "(from headrace.torch import DataLoader) or from C (headrace/headrace.h).\n"
+          "doctor and replay need Python. They use the interpreter that HEADRACE_PYTHON\n"
+          "names, or else the one in the directory of this program.\n",
+          to);
+    return 0;
+}
 
 static int has_name(const struct command *command, const char *name) {
     return !strcmp(name, command->name) || (command->short_name && !strcmp(name, command->short_name));

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Reads the options, sizes and times of the cache commands, and writes JSON texts. */
 #ifndef HR_CLI_OPTIONS_H
 #define HR_CLI_OPTIONS_H
 

@@ -178,7 +178,7 @@ uint32_t run_visible_count(const char *visible, uint32_t present);
 /* Asks the torch of an interpreter. Returns -1 and a reason if it does not answer within `limit_ms`. */
 int64_t run_ask_torch(struct run *run, const char *interpreter, const char *kind, int limit_ms, const char **ret_why);
 
-/* ---- run_interpreter.c ---- */
+/* ---- interpreter.c ---- */
 
 /* Finds a program as execvp does. Returns NULL and errno if there is no such program. */
 const char *run_find_program(struct run *run, const char *name);

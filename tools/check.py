@@ -165,6 +165,10 @@ def imports() -> None:
     run_script("check_imports.py")
 
 
+def names() -> None:
+    run_script("check_names.py")
+
+
 def cpython() -> None:
     run_script("check_cpython.py")
 
@@ -191,6 +195,7 @@ def run_mypy(module: str, *arguments: str | Path) -> None:
 
 def types() -> None:
     run_mypy("mypy")  # pyproject.toml says: the package, strictly
+    run_mypy("mypy", ROOT / "src/launch/what_ended.py")  # a module of the package that libheadrace contains, too
     run_mypy("mypy", *sorted(TOOLS.glob("*.py")), ROOT / "bench/run.py")
 
 
@@ -216,6 +221,7 @@ CHECKS: list[Callable[[], None]] = [
     words,
     layers,
     imports,
+    names,
     cpython,
     headers,
     c_reference,

@@ -16,7 +16,7 @@ need() {
     "$@" >/dev/null 2>&1 || missing+=("$package")
 }
 
-compiles() { echo '#include <stdio.h>' | cc -E -; }
+compiles() { echo "#include <$1>" | cc -E -; }
 
 python_fits() { "$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))'; }
 
@@ -31,7 +31,8 @@ has_sanitizers() {
 find_missing() {
     missing=()
     need gcc command -v cc
-    need libc6-dev compiles
+    need libc6-dev compiles stdio.h
+    need zlib1g-dev compiles zlib.h
     need python3 command -v "$python"
     need python3-venv python_fits
     need python3-dev python_has_headers

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Error codes, and the message of the last failure in a thread. */
 #ifndef HEADRACE_ERROR_H
 #define HEADRACE_ERROR_H
 

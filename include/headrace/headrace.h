@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The whole public C API. Each header can also be included alone. */
 #ifndef HEADRACE_HEADRACE_H
 #define HEADRACE_HEADRACE_H
 
-/* The whole public C API. Each header can also be included alone. */
 #include <headrace/arena.h>
 #include <headrace/batch.h>
 #include <headrace/cache.h>

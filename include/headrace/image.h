@@ -28,7 +28,11 @@ extern "C" {
 
 /* ---- images ---- */
 
-enum { HR_IMAGE_MOST_SIDE = 65500 }; /* libjpeg's limit of width and height, in pixels */
+enum {
+    HR_IMAGE_MOST_SIDE = 65500,     /* libjpeg's limit of width and height, in pixels */
+    HR_IMAGE_MOST_FACTOR = 1000000, /* of brightness, contrast and saturation */
+    HR_IMAGE_MOST_THREADS = 256     /* no run uses more */
+};
 
 struct hr_image_info {
     uint32_t width, height; /* in pixels, before any step */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* HR_API, which exports the public functions from a shared library. */
 #ifndef HEADRACE_VISIBILITY_H
 #define HEADRACE_VISIBILITY_H
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of the headrace program that are written in Python; `python -m headrace` runs all commands."""
+"""The commands of the headrace program that are written in Python; for all other words `python -m headrace` becomes the
+program, whose table (cli/main.c) has all commands."""
 
 from __future__ import annotations
 
@@ -12,34 +13,23 @@ from headrace._commands import doctor, program, replay, warm
 
 _COMMANDS = {"doctor": doctor.main, "replay": replay.main, "warm": warm.main}  # warm: headrace cache warm --dataset
 
-_USAGE = """\
-usage: python -m headrace run [OPTION...] SCRIPT [ARGUMENT...]
-       python -m headrace exec [OPTION...] [--] COMMAND [ARGUMENT...]
-       python -m headrace replay SOURCE INDEX... [OPTION...]
-       python -m headrace doctor [SOURCE] [OPTION...]
-       python -m headrace cache verify FILE..."""
-
 
 def main(arguments: list[str]) -> int:
     """Runs a command; returns the exit code."""
     if sys.stderr is None:  # closed: print would use stdout, and the next file opened would become it
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-    if arguments[:1] and arguments[0] in program.COMMANDS:
+    if not arguments or arguments[0] not in _COMMANDS:
         return program.become(arguments)
     if sys.stdout is None:
         print("headrace: standard output is closed; redirect it to /dev/null if you do not want it", file=sys.stderr)
         return 2
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # in any locale
-    if arguments[:1] and arguments[0] in _COMMANDS:
-        try:
-            return _COMMANDS[arguments[0]](arguments[1:])
-        except Exception:  # Python would exit with 1, which has another meaning in these commands
-            traceback.print_exc()
-            return 2
-    asked = arguments[:1] in (["-h"], ["--help"])
-    print(_USAGE, file=sys.stdout if asked else sys.stderr)
-    return 0 if asked else 2
+    try:
+        return _COMMANDS[arguments[0]](arguments[1:])
+    except Exception:  # Python would exit with 1, which has another meaning in these commands
+        traceback.print_exc()
+        return 2
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ from headrace._base import exception_text, lookup, units
 
 _MIN_LIMIT = 64 << 10  # HR__COMMIT_STEP (src/arena/layout.h): the first task takes this much
 AUTO = "auto"  # a value of the options threads and cache
-_LEAST_CACHE = 1 << 20  # HR_SAMPLES_LEAST_BYTES (headrace/cache_samples.h)
-_MOST_THREADS = 256  # MOST_THREADS (src/image/run.c): no run of images uses more
+_LEAST_CACHE = 1 << 20  # SAMPLES_LEAST_BYTES of the extension; a test compares
+_MOST_THREADS = 256  # IMAGE_MOST_THREADS of the extension; a test compares
 _Class = TypeVar("_Class", bound=type)
 _Init = TypeVar("_Init", bound=Callable[..., None])
 
@@ -120,6 +120,30 @@ def _check_bad_sample(name: str, value: Any) -> None:
 def _check_steps(name: str, value: Any) -> None:
     if check_count(name, value) < 1:
         raise ValueError(f"{name} should be at least 1, but got {value}")
+
+
+def _check_optional_steps(name: str, value: Any) -> None:
+    if value is not None:
+        _check_steps(name, value)
+
+
+def check_steps_per_epoch(steps: Any, held_back: int, is_iterable: bool) -> int:
+    """Returns the option steps_per_epoch as an int. Raises TypeError, and ValueError if held_back does not fit."""
+    _check_steps("steps_per_epoch", steps)
+    most = 0 if is_iterable else 1
+    if held_back > most:
+        raise ValueError(
+            f"steps_per_epoch={steps} needs held_back={most} or less for this dataset, but got {held_back}; the loader "
+            "has a length, by which a framework knows its last batch"
+        )
+    return operator.index(steps)
+
+
+def check_installed(options: Mapping[str, Any]) -> None:
+    """Raises TypeError and ValueError for what install() does not take."""
+    check_own(options)
+    if options.get("steps_per_epoch") is not None:
+        raise ValueError("headrace: steps_per_epoch is an option of one loader, and not for install()")
 
 
 def check_budget(what: str, value: Any) -> int | None:
@@ -279,6 +303,14 @@ class Options:
         """False: what this loader reads is not compared with what other ranks read. Set it in all ranks, so
         that none waits for the others.""",
     )
+    steps_per_epoch: int | None = _row(
+        None,
+        _check_optional_steps,
+        """an epoch has so many steps, and the next one goes on where it ended: the passes over the sampler,
+        or over an iterable dataset, follow each other without a gap, whatever N is. Each pass is what an epoch
+        is without the option, and has its own number, which rng="sample" and `set_epoch` of the sampler get.
+        Set it when the loader is made; a change of the attribute has no effect. Not for install().""",
+    )
     threads: int | str = _row(
         1,
         _check_threads,
@@ -328,7 +360,7 @@ class ArenaLimit:
 
 TABLE: dict[str, Option] = {name: row for name, row in vars(Options).items() if isinstance(row, Option)}
 DEFAULTS = {name: row.default for name, row in TABLE.items()}
-_POLICY = [name for name in TABLE if name not in ("arena_limit", "seed")]
+_POLICY = [name for name in TABLE if name not in ("arena_limit", "seed", "steps_per_epoch")]
 for _name, _default in DEFAULTS.items():
     setattr(Options, _name, _default)
 Options.arena_limit = ArenaLimit()  # type: ignore[assignment]
@@ -409,8 +441,9 @@ def explained_as_attributes() -> Iterator[None]:
 class Policy(Options):
     """The options of a loader that say what to do if a worker cannot be started, dies or stalls, or if a sample fails.
 
-    They are a copy, checked, which also goes to the workers. Not among them are arena_limit and seed, which a loader
-    reads when it needs them, because a subclass of torch's DataLoader may have attributes of these names.
+    They are a copy, checked, which also goes to the workers. Not among them are arena_limit, seed and
+    steps_per_epoch, which a loader reads when it needs them, because a subclass of torch's DataLoader may have
+    attributes of these names.
     """
 
     def __init__(self, **values: Any) -> None:

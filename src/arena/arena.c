@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Opens, reports on, stops and closes an arena; the descriptors of its workers. */
 #include <errno.h>
 #include <stdlib.h>
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Grants slots to workers, takes them back, and answers asks for more memory. */
 #include <errno.h>
 #include <string.h>
 

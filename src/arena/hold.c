@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Delivered batches: leases on their bytes, and their return. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Computes, writes and checks the layout of the shared file. */
 #include "layout.h"
 
 #include <errno.h>

@@ -15,9 +15,9 @@
  * The layout of the arena's file.
  *
  *     0              header, one page                                      writer: the trainer, `asks` apart
- *     workers_at     worker records, 192 B each: two lines of the worker's,  writer: that worker
- *                    a line of the trainer's replies                       writer: the trainer
- *     slots_at       slot words, 64 B each                                 writer: owner of the slot
+ *     workers_at     worker records: lines of the worker's,                writer: that worker
+ *                    and a line of the trainer's replies                   writer: the trainer
+ *     slots_at       slot words, a line each                               writer: owner of the slot
  *     rings_at       per worker a grant ring (trainer -> worker)
  *                    and a completion ring (worker -> trainer)             writers: see ring.h
  *     windows_at     slot windows, window_bytes each, 2 MiB-aligned if     writer: owner of the slot

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The ledger: the trainer's private record of slots and bytes. */
 #include "ledger.h"
 
 #include <errno.h>

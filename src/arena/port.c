@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* A worker's port: takes tasks, reserves memory, publishes batches. */
 #include <errno.h>
 #include <stdlib.h>
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Receives completions, checks them against the ledger, and handles the memory limit. */
 #include <assert.h>
 
 #include "base/error.h"

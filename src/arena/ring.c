@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* A ring of records with one writer and one reader. */
 #include "ring.h"
 
 #include <errno.h>

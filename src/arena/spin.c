@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Learns how long to spin before sleeping. */
 #include "spin.h"
 
 #include "base/base.h"

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Learns for how long to spin before sleeping. */
 #ifndef HR_ARENA_SPIN_H
 #define HR_ARENA_SPIN_H
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* realloc and free, which a test can make fail. */
 #ifndef HR_BASE_ALLOC_H
 #define HR_BASE_ALLOC_H
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Checked arithmetic, rounding, cleanup of variables, and small constants. */
 #ifndef HR_BASE_BASE_H
 #define HR_BASE_BASE_H
 

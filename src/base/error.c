@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The error message of each thread, and the texts of the codes. */
 #include "error.h"
 
 #include <errno.h>

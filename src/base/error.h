@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Sets the error message of this thread. */
 #ifndef HR_BASE_ERROR_H
 #define HR_BASE_ERROR_H
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* A seeded 64-bit hash (wyhash). */
 #include "hash.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* A seeded 64-bit hash. */
 #ifndef HR_BASE_HASH_H
 #define HR_BASE_HASH_H
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* A text that grows. */
 #ifndef HR_BASE_TEXT_H
 #define HR_BASE_TEXT_H
 

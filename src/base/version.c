@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* hr_version: the version of the library. */
 #include <headrace/version.h>
 
 const char *hr_version(void) {

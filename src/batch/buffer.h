@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Memory that grows, and is kept from batch to batch. */
 #ifndef HR_BATCH_BUFFER_H
 #define HR_BATCH_BUFFER_H
 

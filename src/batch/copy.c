@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Copies strided bytes, and bypasses the caches if there are many. */
 #include "batch/copy.h"
 
 #include <stdbool.h>

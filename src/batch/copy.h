@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Strided bytes: their description, and their copy. */
 #ifndef HR_BATCH_COPY_H
 #define HR_BATCH_COPY_H
 

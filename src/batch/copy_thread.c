@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The second copying thread: starts it, offers it parts of the work, and ends it when idle. */
 #include "batch/copy_thread.h"
 
 #include "base/base.h"

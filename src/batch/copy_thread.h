@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* A second thread for work that is divided into parts. */
 #ifndef HR_BATCH_COPY_THREAD_H
 #define HR_BATCH_COPY_THREAD_H
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Adds array leaves to a batch that is being described. */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>

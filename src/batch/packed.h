@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The parts of a packed batch, for the writer. */
 #ifndef HR_BATCH_PACKED_H
 #define HR_BATCH_PACKED_H
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Reads a batch, and checks everything that it reads. */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>

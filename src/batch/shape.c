@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Shapes, strides and sizes of arrays, checked. */
 #include "batch/shape.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Creates a batch that is being described, and adds the nodes of its tree. */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>

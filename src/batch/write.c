@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Measures a batch, and writes it into its slot. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdatomic.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* State and functions that the files that write a batch share. */
 #ifndef HR_BATCH_WRITER_H
 #define HR_BATCH_WRITER_H
 

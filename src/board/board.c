@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Opens and closes a board, takes a page, and handles forks. */
 #include "board.h"
 
 #include <errno.h>

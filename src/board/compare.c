@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Finds the facts of other processes that belong to an entry's epoch, and ends that are not equal. */
 #include "board.h"
 
 /* Finds the entry of the same loader in another page. */

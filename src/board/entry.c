@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Entries of loaders: facts, steps and the END. */
 #include <errno.h>
 #include <string.h>
 

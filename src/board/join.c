@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Makes the memory of a board, and passes it on by a socket. */
 #include <errno.h>
 #include <stdio.h>
 

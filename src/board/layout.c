@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Checks the header of a board, and writes and reads facts. */
 #include "layout.h"
 
 #include <errno.h>

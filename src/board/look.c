@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Looks at a board from outside: where the loaders of each rank are. */
 #include <headrace/error.h>
 
 #include "base/error.h"

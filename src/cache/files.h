@@ -61,12 +61,11 @@ struct zip_list {
 };
 int hr__zip_read(int fd, uint64_t file_bytes, const char *path, struct zip_list *ret_list); /* -EINVAL, -ENOMEM */
 void hr__zip_free(struct zip_list *list);
-uint32_t hr__crc(uint32_t crc, const unsigned char *bytes, uint64_t count); /* begin with 0 */
 
 /* ---- inflate.c ---- */
 
 /* Unpacks a deflated range of a file, and calls `write` with the bytes in order, until it returns something else than
- * 0. Returns that; 0 at the end; -EINVAL: the data is damaged. */
+ * 0. Returns that; 0 at the end; -EINVAL: the data is damaged; -ENOMEM. */
 int hr__inflate(int fd, uint64_t at, uint64_t packed_bytes,
                 int (*write)(void *context, const unsigned char *bytes, uint64_t count), void *context);
 

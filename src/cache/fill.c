@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <zlib.h>
 
 #include "base/alloc.h"
 #include "base/base.h"
@@ -94,7 +95,7 @@ static int write_unpacked(void *context, const unsigned char *bytes, uint64_t co
     struct unpacking *unpacking = context;
     const struct plan_array *array = unpacking->array;
     uint64_t at = unpacking->at, skipped = 0;
-    unpacking->crc = hr__crc(unpacking->crc, bytes, count);
+    unpacking->crc = (uint32_t)crc32(unpacking->crc, bytes, (uInt)count);
     unpacking->at += count;
     if (unpacking->at > array->member->bytes) return -EINVAL;
     if (atomic_load(&unpacking->reader->all->error)) return -ECANCELED;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The record of an object or of a build, as a struct and as a file. */
 #ifndef HR_CACHE_RECORD_H
 #define HR_CACHE_RECORD_H
 

@@ -34,25 +34,6 @@ static int malformed(const char *path) {
     return hr__fail(-EINVAL, "cache: %s is not a .npz file, or is truncated or damaged; write it again", path);
 }
 
-uint32_t hr__crc(uint32_t crc, const unsigned char *bytes, uint64_t count) {
-    static uint32_t table[256];
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static _Atomic bool is_made;
-    if (!is_made) {
-        pthread_mutex_lock(&lock);
-        for (uint32_t i = 0; i < 256; i++) {
-            uint32_t value = i;
-            for (int bit = 0; bit < 8; bit++) value = value >> 1 ^ (value & 1 ? 0xEDB88320 : 0);
-            table[i] = value;
-        }
-        is_made = true;
-        pthread_mutex_unlock(&lock);
-    }
-    crc = ~crc;
-    for (uint64_t i = 0; i < count; i++) crc = table[(crc ^ bytes[i]) & 0xFF] ^ crc >> 8;
-    return ~crc;
-}
-
 /* ---- the end of the archive ---- */
 
 struct directory {

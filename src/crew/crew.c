@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Starts, watches, signals and stops worker processes. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

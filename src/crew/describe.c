@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Describes the end of a worker in one text. */
 #include <stdarg.h>
 #include <stdio.h>
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Creates, maps, writes and reads a worker's diagnostics file. */
 #include "diagnostics.h"
 
 #include <assert.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* A worker's diagnostics file: its layout, and its functions. */
 #ifndef HR_CREW_DIAGNOSTICS_H
 #define HR_CREW_DIAGNOSTICS_H
 

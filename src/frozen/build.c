@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Builds frozen data: its memory or file, scalars, and the end. */
 #include "frozen/build.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* State and functions that the files that build frozen data share. */
 #ifndef HR_FROZEN_BUILD_H
 #define HR_FROZEN_BUILD_H
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Opens, verifies and closes frozen data; the public functions that read it. */
 #include <headrace/face/frozen.h>
 
 #include <errno.h>

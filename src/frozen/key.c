@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Hashes keys, and finds them in dicts and sets of frozen data. */
 #include <string.h>
 
 #include "base/base.h"

@@ -91,7 +91,9 @@ static int measure_step(const struct hr_image_step *step, struct hr_image_size *
     case HR_IMAGE_BRIGHTNESS:
     case HR_IMAGE_CONTRAST:
     case HR_IMAGE_SATURATION:
-        return step->factor >= 0 && step->factor <= 1e6f ? 0 : BAD("factor %g is out of range", (double)step->factor);
+        return step->factor >= 0 && step->factor <= HR_IMAGE_MOST_FACTOR
+                   ? 0
+                   : BAD("factor %g is out of range", (double)step->factor);
     case HR_IMAGE_HUE:
         return step->shift <= 255 ? 0 : BAD("a hue is shifted by %u; 0 to 255 is possible", step->shift);
     default:

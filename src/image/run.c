@@ -16,7 +16,7 @@
 #include "base/alloc.h"
 #include "os/os.h"
 
-enum { MOST_THREADS = 256, MESSAGE_BYTES = 256 };
+enum { MESSAGE_BYTES = 256 };
 
 struct hr_image_memory {
     struct hr__scratch *scratches; /* one for each thread that ever ran */
@@ -244,12 +244,12 @@ int hr_images_run(hr_image_memory *memory, struct hr_image_recipe *recipes, size
     if (!count) return 0;
     if (count > INT32_MAX) return hr__fail(-EINVAL, "image: a run of %zu recipes is too long", count);
     size_t per_recipe = sizeof(struct piece) + sizeof(struct hr_image_recipe *);
-    char *lists = hr__realloc(NULL, count * per_recipe + MOST_THREADS * sizeof(struct part));
+    char *lists = hr__realloc(NULL, count * per_recipe + HR_IMAGE_MOST_THREADS * sizeof(struct part));
     if (!lists) return fail_all(recipes, count, hr__fail(-ENOMEM, "image: no memory to sort %zu recipes", count));
     struct part *parts = (struct part *)(void *)lists;
-    run.pieces = (struct piece *)(void *)(parts + MOST_THREADS);
+    run.pieces = (struct piece *)(void *)(parts + HR_IMAGE_MOST_THREADS);
     run.count = divide(recipes, count, (struct hr_image_recipe **)(void *)(run.pieces + count), run.pieces);
-    threads = (uint32_t)hr__min(hr__min(hr__max(threads, 1), MOST_THREADS), run.count);
+    threads = (uint32_t)hr__min(hr__min(hr__max(threads, 1), HR_IMAGE_MOST_THREADS), run.count);
     int r = need_scratches(memory, threads);
     if (r == 0)
         run_threads(&run, memory, threads, parts);

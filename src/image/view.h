@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* A part of an image, flipped and turned, that has not been read. */
 #ifndef HR_IMAGE_VIEW_H
 #define HR_IMAGE_VIEW_H
 

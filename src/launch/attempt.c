@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* One attempt to run the ranks: starts the guardian, and waits for output, ends, signals and times. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The way from a failure or a signal to the end of all processes; asks ranks for their stacks. */
 #include "launch.h"
 
 static const int64_t HINT_NS = 2 * HR_NS_PER_S;

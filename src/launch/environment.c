@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The environment and the words of a rank's command. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>

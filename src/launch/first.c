@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Finds the rank that failed first. */
 #include <stdio.h>
 #include <stdlib.h>
 

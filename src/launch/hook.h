@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The array that embed_hook.py writes. */
 #ifndef HR_LAUNCH_HOOK_H
 #define HR_LAUNCH_HOOK_H
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* hr_launch: checks the job, opens what all attempts share, and restarts. */
 #include "launch.h"
 
 #include <errno.h>
@@ -49,13 +50,17 @@ static int check_job(const struct hr_launch_job *job) {
     return 0;
 }
 
+int hr_launch_find_program(const char *name, const char *folders, char *ret_path, size_t bytes) {
+    return hr__find_program(name, folders, ret_path, bytes);
+}
+
 /* ---- what all attempts share ---- */
 
 static int find_command(struct hr__launch *launch) {
     const struct hr_launch_job *job = launch->job;
     const char **words = hr__rank_words(job, 0);
     if (!words) return hr__fail(-ENOMEM, "launch: out of memory");
-    int r = hr__find_program(words[0], launch->program, sizeof launch->program);
+    int r = hr__find_program(words[0], getenv("PATH"), launch->program, sizeof launch->program);
     if (r < 0)
         hr__fail(r, "launch: cannot run %s: %s", words[0],
                  r == -ENOENT ? "there is no such program" : hr_error_text(r));

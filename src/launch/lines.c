@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Cuts the output of a rank into lines, and keeps the last state of a progress bar. */
 #define _GNU_SOURCE
 #include "lines.h"
 

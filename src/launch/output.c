@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The output of the ranks, on its way to the screen and to log files. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>

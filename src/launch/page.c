@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Makes and reads the page on which a rank's interpreter writes. */
 #include <headrace/error.h>
 #include <string.h>
 

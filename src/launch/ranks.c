@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Opens what a rank gets: its page, its streams, its log files; in the forked child, becomes the command. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -184,7 +185,7 @@ int hr__rank_become(const struct hr__attempt *attempt, const struct hr__rank *ra
     const char **environment = hr__rank_environment(attempt, rank);
     char path[PATH_BYTES];
     if (!words || !environment) return -ENOMEM;
-    int r = hr__find_program(words[0], path, sizeof path); /* its name may have the local rank in it */
+    int r = hr__find_program(words[0], getenv("PATH"), path, sizeof path); /* its name may have the local rank in it */
     if (r < 0) return r;
     const int inherited[] = {rank->page_fd, attempt->board_fd};
     struct hr__program program = {

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The report as JSON, and the reason for an outer launcher. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>

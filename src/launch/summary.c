@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The text at the end: which rank failed first, why, and how the others ended. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

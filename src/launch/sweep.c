@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Kills all descendants of a process that adopts orphans. */
 #include <errno.h>
 
 #include "launch.h"

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The end of what a rank wrote. */
 #include "tail.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The end of what a rank wrote, for the summary. */
 #ifndef HR_LAUNCH_TAIL_H
 #define HR_LAUNCH_TAIL_H
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The thread that writes to stdout and stderr, which may block. */
 #include "writer.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Distributes tasks to workers, keeps the order, and replaces workers. */
 #include "loader.h"
 
 #include <errno.h>

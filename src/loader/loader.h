@@ -6,7 +6,7 @@
 
 #include <headrace/loader.h>
 
-/* Declarations that the files of the loader share: its state, the queues of outstanding tasks (orders.c), and the
+/* Declarations that the files of the loader share: its state, the queues of outstanding tasks (outstanding.c), and the
  * replacement of a dead worker (replace.c). */
 
 /* An order: a task that is outstanding, with the payload that a successor of its worker would need. Its memory is used

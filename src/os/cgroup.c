@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Reads the limits of cgroups, version 1 and 2. */
 #define _GNU_SOURCE
 #include "os.h"
 

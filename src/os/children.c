@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Children and orphans of this process, and how a child becomes a program. */
 #define _GNU_SOURCE
 #include "os.h"
 
@@ -241,17 +242,16 @@ uint64_t hr__ignored_signals(void) {
 static bool is_program(const char *path) {
     struct stat info;
     bool is_folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-    if (is_folder) errno = EACCES;
+    if (is_folder) errno = EISDIR;
     return !is_folder && access(path, X_OK) == 0;
 }
 
-int hr__find_program(const char *name, char *ret_path, size_t bytes) {
+int hr__find_program(const char *name, const char *folders, char *ret_path, size_t bytes) {
     if (strchr(name, '/')) {
         if ((size_t)snprintf(ret_path, bytes, "%s", name) >= bytes) return -ENAMETOOLONG;
         return is_program(name) ? 0 : -errno;
     }
-    const char *folders = getenv("PATH");
-    if (!folders) folders = "/usr/local/bin:/usr/bin:/bin";
+    if (!folders) folders = "/bin:/usr/bin"; /* as glibc */
     int r = -ENOENT;
     while (*name) {
         size_t length = strcspn(folders, ":");

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Clocks and deadlines. */
 #include "os.h"
 
 #include <sched.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Doorbells, pipes, polling, and the signal that ends a worker with its trainer. */
 #define _GNU_SOURCE
 #include "os.h"
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Failpoints: make a named call fail, or stop a process at a named point. */
 #include "os.h"
 
 #ifdef HR_FAILPOINTS

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The table of points at which tests kill or stop a process. */
 #ifndef HR_OS_FAILPOINTS_H
 #define HR_OS_FAILPOINTS_H
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Creates, publishes and removes files; random bytes. */
 #define _GNU_SOURCE
 #include "os.h"
 

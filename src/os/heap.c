@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Settings of glibc's malloc for workers. */
 #include "os.h"
 
 #include <malloc.h>

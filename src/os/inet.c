@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Holds a TCP port for torch's store. */
 #define _GNU_SOURCE
 #include "os.h"
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Available memory, numbers of cores, and the limits of the process. */
 #define _GNU_SOURCE
 #include "os.h"
 

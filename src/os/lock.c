@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Locks on parts of a file and on a whole file. */
 #define _GNU_SOURCE
 #include "os.h"
 

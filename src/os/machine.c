@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* hr_machine_look: the kernel, the memory, the cores and their limits. */
 #include <headrace/face/machine.h>
 
 #include "base/base.h"

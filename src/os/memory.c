@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Creates, commits, maps and returns shared memory. */
 #define _GNU_SOURCE
 #include "os.h"
 

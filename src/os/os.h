@@ -223,8 +223,8 @@ struct hr__program {
 };
 int hr__become(const struct hr__program *program); /* returns only if it fails */
 uint64_t hr__ignored_signals(void);                /* bit n - 1: signal n */
-/* Finds a program as execvp does. -ENOENT, -EACCES, -ENAMETOOLONG. */
-int hr__find_program(const char *name, char *ret_path, size_t bytes);
+/* Finds a program as execvp does; `folders`: PATH, or NULL. -ENOENT, -EACCES, -EISDIR, -ENAMETOOLONG. */
+int hr__find_program(const char *name, const char *folders, char *ret_path, size_t bytes);
 
 /* ---- sender.c ---- */
 

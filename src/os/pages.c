@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Asks the kernel which pages a process has alone. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

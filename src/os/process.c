@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Forks, pidfds, signals, and the state of a process from /proc. */
 #define _GNU_SOURCE
 #include "os.h"
 

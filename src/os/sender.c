@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Ignores in a worker the signals that another process than its trainer has sent. */
 #define _GNU_SOURCE
 #include "os.h"
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Signals that are read from a descriptor. */
 #define _GNU_SOURCE
 #include "os.h"
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Local sockets with abstract names, and descriptors that are sent over them. */
 #define _GNU_SOURCE
 #include "os.h"
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Reads and writes streams; terminals for ranks. */
 #define _GNU_SOURCE
 #include "os.h"
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Starts a thread with all signals blocked. */
 #include "os.h"
 
 #include <signal.h>

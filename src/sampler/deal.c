@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The part of an order that one rank gets. */
 #include <headrace/face/sampler.h>
 
 #include "check.h"

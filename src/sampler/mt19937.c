@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* torch's generator of random numbers on the CPU. */
 #include "permute.h"
 
 /* After Matsumoto and Nishimura, "Mersenne Twister" (ACM TOMACS 8, 1998), with their initialisation of 2002. */

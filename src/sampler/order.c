@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Orders with random access: sequential, stream or a table. */
 #include "check.h"
 #include "stream.h"
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Random permutations as torch's, which prefetch the places of several swaps. */
 #include "permute.h"
 
 #include "base/base.h"

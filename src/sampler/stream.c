@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Stream orders: a keyed bijection, its inverse, and several positions at a time. */
 #include "stream.h"
 
 #include "random.h"

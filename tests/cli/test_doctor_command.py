@@ -250,16 +250,6 @@ def test_target_that_cannot_be_loaded_is_reported(folder: Path, source: str, err
     assert "_commands" not in result.stderr
 
 
-def test_the_module_lists_its_commands() -> None:
-    asked, wrong = (
-        subprocess.run([sys.executable, "-m", "headrace", *arguments], capture_output=True, text=True)
-        for arguments in (["--help"], ["nonsense"])
-    )
-    assert (asked.returncode, asked.stderr) == (0, "")
-    assert "headrace replay SOURCE" in asked.stdout and "headrace doctor [SOURCE]" in asked.stdout
-    assert (wrong.returncode, wrong.stdout, wrong.stderr) == (2, "", asked.stdout)
-
-
 def test_help_describes_source() -> None:
     result = run("doctor", "--help")
     assert result.returncode == 0 and result.stdout.startswith("usage: headrace doctor ")

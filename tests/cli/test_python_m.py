@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from headrace._commands import program
-from program import PROGRAM
+from program import PROGRAM, run
 
 
 def python_m(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -65,6 +65,20 @@ def test_missing_program_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 
 def test_help_lists_all_commands() -> None:
-    shown = python_m("--help").stdout
-    commands = {line.split("headrace ")[1].split()[0] for line in shown.splitlines()}
-    assert commands == {"cache", "doctor", "exec", "replay", "run"}
+    shown = python_m("--help")
+    usage = shown.stdout.partition("\n\n")[0].splitlines()[1:]
+    assert {line.split()[1] for line in usage} == {"cache", "doctor", "exec", "replay", "run"}
+    assert (shown.returncode, shown.stderr, shown.stdout) == (0, "", run("--help").stdout)
+
+
+def test_module_knows_what_the_program_knows() -> None:
+    """The words come from the program itself, so that a new command of it is tried here, too."""
+    refused = run("nonsense")
+    words = refused.stderr.split("there is ")[1].rstrip().split(", ")
+    assert len(words) == 7
+    for word in words:
+        asked, expected = python_m(word, "--help"), run(word, "--help")
+        assert (asked.returncode, asked.stdout, asked.stderr) == (expected.returncode, expected.stdout, expected.stderr)
+    for arguments in ([], ["nonsense"]):
+        wrong = python_m(*arguments)
+        assert (wrong.returncode, wrong.stdout, wrong.stderr) == (2, "", run(*arguments).stderr)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command lines of `headrace run` and `headrace exec`: what is refused, what is noted, and what is started.
 
-tests/c/unit/test_run.c has the grammar and each option; these tests have what a user types and sees.
+tests/c/unit/test_run_read.c and test_run_plan.c have the grammar and each option; these tests have what a user types
+and sees.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 
 import changed
 import pytest
+from common import ROOT, list_files
 
 TABLE = changed.read_table("""
 ### Where is ...?
@@ -50,3 +51,13 @@ PROGRAMS = ["tell", "ring", "ring_stop", "string", "run_plan"]
 )
 def test_tests_of_a_changed_file_are_found(file, tests):
     assert changed.tests_of(file, TABLE, TEXTS, PROGRAMS) == tests
+
+
+def test_table_names_files_and_tests_that_exist():
+    files = [path.relative_to(ROOT).as_posix() for path in list_files(ROOT)]
+    stems = {path.rpartition("/")[2].partition(".")[0] for path in files}
+    _, *rows = changed.read_table((ROOT / "CONTRIBUTING.md").read_text())  # the first one has the titles
+    assert len(rows) > 30
+    for names, tests in rows:
+        assert [name for name in names if not any(changed.names_file(name, file) for file in files)] == []
+        assert tests != [] and {name.rpartition("/")[2].partition(".")[0] for name in tests} <= stems

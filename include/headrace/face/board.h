@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The board: what the ranks of a job on one machine show each other. */
 #ifndef HEADRACE_FACE_BOARD_H
 #define HEADRACE_FACE_BOARD_H
 

@@ -105,6 +105,10 @@ HR_API int hr_launch_signals(uint64_t signals, int *ret_fd);
  * report cannot be written; -ENOENT, -EACCES: the command cannot be found or executed. */
 HR_API int hr_launch(const struct hr_launch_job *job, struct hr_launch_end *ret_end);
 
+/* Finds a program as execvp and hr_launch do, and writes its path to `ret_path`, which has `bytes` bytes. `folders`:
+ * what PATH is, or NULL. -ENOENT, -EACCES, -ENAMETOOLONG, -EISDIR: `name` is the path of a folder. */
+HR_API int hr_launch_find_program(const char *name, const char *folders, char *ret_path, size_t bytes);
+
 #ifdef __cplusplus
 }
 #endif

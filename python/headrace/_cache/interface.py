@@ -18,7 +18,13 @@ from headrace._cache.opening import Root
 if TYPE_CHECKING:
     from headrace._cache.shared import Shared
 
-_STATES = {1: "ready", 2: "building", 3: "unfinished", 4: "removed", 5: "damaged"}
+_STATES = {
+    _core.CACHE_READY: "ready",
+    _core.CACHE_BUILDING: "building",
+    _core.CACHE_ORPHAN: "unfinished",
+    _core.CACHE_REMOVED: "removed",
+    _core.CACHE_DAMAGED: "damaged",
+}
 _NS = 1_000_000_000
 _warned = {"disabled": False}
 
@@ -80,7 +86,7 @@ def _entry(found: dict[str, Any]) -> dict[str, Any]:
         "version": found["version"],
         "state": _STATES[found["state"]],
         "bytes": found["bytes"],
-        "keep": opening.KEEPS[found["keep"]] if found["keep"] < len(opening.KEEPS) else "?",
+        "keep": opening.KEEP_NAMES.get(found["keep"], "?"),
         "processes": found["claims"],
         "path": found["path"],
         "place": found["place"],

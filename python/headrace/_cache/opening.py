@@ -10,7 +10,8 @@ from typing import Any
 from headrace import _core
 from headrace._base.units import size_of
 
-KEEPS = ("job", "boot", "disk")  # by the numbers of enum hr_cache_keep
+KEEPS = {"job": _core.CACHE_KEEP_JOB, "boot": _core.CACHE_KEEP_BOOT, "disk": _core.CACHE_KEEP_DISK}
+KEEP_NAMES = {number: name for name, number in KEEPS.items()}
 _TIMES = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _open: dict[tuple[str | None, str | None], _core.Cache] = {}
 
@@ -59,9 +60,22 @@ def check_version(version: object) -> str:
 
 
 def check_keep(keep: object) -> int:
-    if keep not in KEEPS:
+    if not isinstance(keep, str) or keep not in KEEPS:
         raise ValueError(f'headrace.cache: keep is "job", "boot" or "disk", not {keep!r}')
-    return KEEPS.index(str(keep))
+    return KEEPS[keep]
+
+
+def check_dtype(dtype: Any, function: str) -> Any:
+    """Returns the numpy.dtype. Raises TypeError with the name of the function of headrace.cache that got it."""
+    import numpy as np
+
+    try:
+        return np.dtype(dtype)
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise TypeError(
+            f"headrace.cache.{function}: dtype is {dtype!r}, which numpy refuses ({error}); give one such as 'float32' "
+            "or numpy.int64"
+        ) from None
 
 
 def check_size(size: object, what: str) -> int:

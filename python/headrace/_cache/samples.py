@@ -32,7 +32,6 @@ from headrace._loader.samples.kept_generators import Own
 from headrace._loader.samples.prepared import PreparedDataset
 from headrace._loader.start import pickling
 
-_CHECK, _CHECKING, _RIGHT, _WRONG = range(4)  # enum hr_samples_check
 _LOOK_S = 0.01  # between two looks whether the check of another process has ended
 _UNFIT, _NO_ROOM = "cannot be pickled", "the budget is used up"
 _ADVICE = (
@@ -291,11 +290,11 @@ class CachedSamples(PreparedDataset):
         table = self._open()
         if table is not None:
             state = _ended_check(table)
-            if state == _CHECK:
+            if state == _core.SAMPLES_CHECK:
                 state = self._check(table)
-            elif state == _RIGHT and is_first:
+            elif state == _core.SAMPLES_RIGHT and is_first:
                 self._compare_again(table)
-            if state == _WRONG:
+            if state == _core.SAMPLES_WRONG:
                 self._use_whole(is_first)
         self._has_begun = True
 
@@ -318,16 +317,16 @@ class CachedSamples(PreparedDataset):
         return self._drawing
 
     def _check(self, table: _core.Samples) -> int:
-        """Checks a new table, and returns _RIGHT, or _WRONG if the transform must not be divided."""
-        result = _CHECK
+        """Checks a new table, and returns SAMPLES_RIGHT, or SAMPLES_WRONG if the transform must not be divided."""
+        result = _core.SAMPLES_CHECK
         try:
             result = self._find_out(table)
         except checks.SamplesDiffer:
-            result = _WRONG
+            result = _core.SAMPLES_WRONG
             raise
         finally:
             table.end_check(result)
-            if result == _WRONG and self._division is None:
+            if result == _core.SAMPLES_WRONG and self._division is None:
                 self.drop()  # samples that were kept meanwhile are not right
         return result
 
@@ -342,8 +341,8 @@ class CachedSamples(PreparedDataset):
             if self._division is None:
                 raise
             building.say(f"cache {name}: the transform of the dataset is not divided: {_reason_of(why)}. {_ADVICE}")
-            return _WRONG
-        return _RIGHT
+            return _core.SAMPLES_WRONG
+        return _core.SAMPLES_RIGHT
 
     def _compare_again(self, table: _core.Samples) -> None:
         drawing, name, version = self._draws(), str(self.name), str(self._handle and self._handle[2])
@@ -364,9 +363,9 @@ class CachedSamples(PreparedDataset):
         table = self._open()
         if table is not None and self._division is not None:
             state = table.begin_check()
-            if state == _CHECK:
-                table.end_check(_CHECK)
-            elif state == _WRONG:
+            if state == _core.SAMPLES_CHECK:
+                table.end_check(_core.SAMPLES_CHECK)
+            elif state == _core.SAMPLES_WRONG:
                 self._undivide()
                 table = self._open()
         return table
@@ -435,7 +434,7 @@ class CachedSamples(PreparedDataset):
 
 def _ended_check(table: _core.Samples) -> int:
     """Returns the state of a table's check, after that of another process has ended."""
-    while (state := table.begin_check()) == _CHECKING:
+    while (state := table.begin_check()) == _core.SAMPLES_CHECKING:
         time.sleep(_LOOK_S)
     return state
 

@@ -68,6 +68,8 @@ def _cast(values: Any, dtype: Any, what: str) -> Any:
         if -_ALL_FLOATS_HOLD <= values <= _ALL_FLOATS_HOLD:
             return np.array(values, dtype)  # the usual case, without the checks that it does not need
         values = float(values)
+    if type(values) is int and dtype.kind == "i" and -1 << (bits := 8 * dtype.itemsize - 1) <= values < 1 << bits:
+        return np.array(values, dtype)
     given = np.asarray(values)
     if given.dtype.kind not in "biufc" or (given.dtype.kind in "fc" and dtype.kind in "biu"):
         raise TypeError(f"headrace: {what} of dtype {given.dtype} cannot be stored as {dtype} without a loss")
@@ -83,7 +85,12 @@ def _cast(values: Any, dtype: Any, what: str) -> Any:
 
 def _check_shape(shape: Any) -> tuple[int, ...]:
     sizes = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
-    checked = tuple(operator.index(size) for size in sizes)
+    try:
+        checked = tuple(operator.index(size) for size in sizes)
+    except TypeError:
+        raise TypeError(
+            f"headrace.cache.shared: shape is an integer or a tuple of integers, not {shape!r:.80}"
+        ) from None
     if any(size < 0 or size >= 1 << 63 for size in checked):
         raise ValueError(f"headrace.cache.shared: the shape is {shape!r}; give sizes of 1 or more")
     return checked
@@ -256,9 +263,9 @@ def _check_same(found: Shared, shape: tuple[int, ...], dtype: Any, keep: int | N
     kept = attached.attach(opening.open_cache(found._handle[0]), *found._handle[1:]).info()["keep"]
     if keep is not None and kept != keep:
         raise ValueError(
-            f"headrace.cache.shared: '{found.name}' exists with keep=\"{opening.KEEPS[kept]}\", and "
-            f'keep="{opening.KEEPS[keep]}" was asked for (persist="file" is keep="disk"); ask for the same, or give '
-            "another name or version"
+            f"headrace.cache.shared: '{found.name}' exists with keep=\"{opening.KEEP_NAMES[kept]}\", and "
+            f'keep="{opening.KEEP_NAMES[keep]}" was asked for (persist="file" is keep="disk"); ask for the same, or '
+            "give another name or version"
         )
 
 
@@ -278,10 +285,10 @@ def obtain(
         raise TypeError("headrace.cache.shared: give both shape and dtype, or none of them for an array that exists")
     if shape is None:
         return _attach(cache, name, version)
-    sizes, kind = _check_shape(shape), np.dtype(dtype)
+    sizes, kind = _check_shape(shape), opening.check_dtype(dtype, "shared")
     found = _attach(cache, name, version)
     if found is None:
-        kept = opening.KEEPS.index("boot") if keep is None else keep
+        kept = opening.KEEPS["boot"] if keep is None else keep
         found = _make(cache, name, version, sizes, kind, fill, kept, timeout)
     _check_same(found, sizes, kind, keep)
     return found

@@ -11,7 +11,7 @@ from typing import Any
 
 from headrace import _core
 from headrace._base.raising import Sent, traceback_of
-from headrace._cache import attached, building, contents
+from headrace._cache import attached, building, contents, opening
 
 _CHUNK_BYTES = 32 << 20
 
@@ -27,9 +27,7 @@ def _check_shape(shape: Any) -> tuple[int, ...]:
 
 
 def _check_dtype(dtype: Any) -> Any:
-    import numpy as np
-
-    found = np.dtype(dtype)
+    found = opening.check_dtype(dtype, "writer")
     if found.hasobject or found.names is not None or found.itemsize == 0:
         raise TypeError(
             f"headrace.cache.writer: an array of dtype {found} cannot be shared; use numbers, or strings of fixed size "

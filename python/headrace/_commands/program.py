@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of the headrace program that are written in C: `python -m headrace run` and so on become the program.
+"""Finds the headrace program, which `python -m headrace` becomes for commands that are written in C.
 
 A user names the interpreter in this way, whose folder of programs need not be in PATH: `python -m headrace run
 train.py` starts the ranks with that interpreter, as `python -m torch.distributed.run train.py` does.
@@ -13,8 +13,6 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
-
-COMMANDS = ("cache", "exec", "run")
 
 
 def _places() -> Iterator[Path]:
@@ -40,12 +38,12 @@ def become(arguments: list[str]) -> int:
     if path is None:
         looked = ", ".join(str(place) for place in _places())
         print(
-            f"headrace: the program headrace, which has the command {arguments[0]}, is not in {looked} or in PATH; "
-            "install the package headrace again",
+            f"headrace: the program headrace, which has {' '.join(['the command', *arguments[:1]])}, is not in "
+            f"{looked} or in PATH; install the package headrace again",
             file=sys.stderr,
         )
         return 2
-    if arguments[0] == "run":
+    if arguments[:1] == ["run"]:
         os.environ.setdefault("PYTHON_EXEC", sys.executable)  # of the ranks
     os.environ.setdefault("HEADRACE_PYTHON", sys.executable)  # of commands that are written in Python
     try:

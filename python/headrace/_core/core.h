@@ -17,6 +17,7 @@
  * into Python objects. It contains no algorithm of its own.
  *
  *     module.c   the module, and what Python configures once
+ *     constants.c   the numbers of C that Python needs
  *     errors.c   negative codes as Python exceptions, and deadlines
  *     board/     the board between the ranks of this machine: _core.Board and BoardEntry
  *     cache/     named data that is built once per machine: _core.Cache, CacheTicket, CacheBuild and Cached
@@ -42,6 +43,10 @@ static inline bool is_lone(PyObject *object, Py_ssize_t owners) {
 /* The answer of a function that handles only some kinds of object. FOUND_ERROR: with an exception. FOUND_NOT: without
  * one; the caller treats the object in another way. */
 enum found { FOUND_ERROR = -1, FOUND_NOT = 0, FOUND = 1 };
+
+/* ---- constants.c ---- */
+
+int core_add_constants(PyObject *module); /* -1: exception */
 
 /* ---- module.c ---- */
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Turns error codes of the library into Python exceptions; deadlines. */
 #include "core.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Creates the extension module. */
 #include "board/board.h"
 #include "cache/cache.h"
 #include "exchange/encode.h"
@@ -139,36 +140,6 @@ static int intern_names(void) {
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static int add_constants(PyObject *module) {
-    static const struct {
-        const char *name;
-        long value;
-    } table[] = {{"STATUS_BATCH", HR_STATUS_BATCH},
-                 {"STATUS_ERROR", HR_STATUS_ERROR},
-                 {"STATUS_END", HR_STATUS_END},
-                 {"STATUS_SKIPPED", HR_STATUS_SKIPPED},
-                 {"STATUS_TOO_BIG", HR_STATUS_TOO_BIG},
-                 {"TASK_EPOCH", HR_TASK_EPOCH},
-                 {"TASK_STOP", HR_TASK_STOP},
-                 {"FLAVOR_TENSOR", HR_FLAVOR_TENSOR},
-                 {"FLAVOR_NUMPY", HR_FLAVOR_NUMPY},
-                 {"FLAVOR_PACKED", CORE_FLAVOR_PACKED},
-                 {"STATUS_NOTED", HR_STATUS_USER},
-                 {"PHASE_WAIT", HR_PHASE_WAIT},
-                 {"PHASE_FETCH", HR_PHASE_FETCH},
-                 {"DIAGNOSTICS_STACK_AT", HR_DIAGNOSTICS_STACK_AT},
-                 {"DIAGNOSTICS_STATUS_BYTES", HR_DIAGNOSTICS_STATUS_BYTES}};
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
-        if (PyModule_AddIntConstant(module, table[i].name, table[i].value) < 0) return -1;
-#ifdef HR_FAILPOINTS
-    if (PyModule_AddObjectRef(module, "FAILPOINTS", Py_True) < 0) return -1;
-#else
-    if (PyModule_AddObjectRef(module, "FAILPOINTS", Py_False) < 0) return -1;
-#endif
-    if (PyModule_AddObjectRef(module, "HAS_JPEG", hr_image_has_jpeg() ? Py_True : Py_False) < 0) return -1;
-    return PyModule_AddStringConstant(module, "VERSION", hr_version());
-}
-
 PyMODINIT_FUNC PyInit__core(void) {
     PyObject *module = PyModule_Create(&definition);
     if (!module) return NULL;
@@ -181,7 +152,7 @@ PyMODINIT_FUNC PyInit__core(void) {
         PyModule_AddType(module, &WalkerType) < 0 || PyModule_AddType(module, &OrderType) < 0 ||
         PyType_Ready(&OrderIteratorType) < 0 || PyModule_AddType(module, &BoardType) < 0 ||
         PyModule_AddType(module, &BoardEntryType) < 0 || PyModule_AddType(module, &PictureType) < 0 ||
-        frozen_add(module) < 0 || cache_add(module) < 0 || add_constants(module) < 0) {
+        frozen_add(module) < 0 || cache_add(module) < 0 || core_add_constants(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -21,13 +21,14 @@ from headrace._loader.trainer.worker_positions import WorkerPositions
 from headrace._numpy.collate import default_collate
 from headrace._numpy.in_process import InProcessIterator
 from headrace._numpy.iterator import WorkerIterator
-from headrace._numpy.place import EpochPosition
+from headrace._numpy.position import AsLoader, Position
 from headrace._options import Options
 from headrace._ranks import callers
 from headrace.sampling import _state
 from headrace.sampling._epoch import Last
 from headrace.sampling._plan import Plan
 from headrace.sampling._source import count_batches
+from headrace.sampling._windows import Begun, Windows
 
 _PRELOAD = ["numpy.random", "headrace._numpy.job"]
 
@@ -95,6 +96,7 @@ class Loader(Options):
         held_back: int = Options.held_back,
         snapshot_every_n_steps: int = Options.snapshot_every_n_steps,
         compare_ranks: bool = Options.compare_ranks,
+        steps_per_epoch: int | None = Options.steps_per_epoch,
         threads: int | str = Options.threads,
         cache: int | str | bool | None = Options.cache,
         freeze: bool = Options.freeze,
@@ -117,21 +119,32 @@ class Loader(Options):
         self.prefetch_factor = prefetch_factor
         self.persistent_workers = persistent_workers
         self.in_order = in_order
-        self.epoch = 0
         self._is_iterable = _options.is_iterable_only(dataset)
         self._iterator: WorkerIterator | None = None
         self._cached: Any = None  # the CachedSamples of the option cache
         self._engine: _engine.Engine | in_process.InProcessEpoch | None = None  # the newest iterator has it
         self._blame = restart_state.SampleDeaths()
-        self._place = EpochPosition()
-        # The lines that made it, if its ranks are compared.
-        self._made_by = callers.place_of_caller() if isinstance(batch_sampler, Plan) else None
+        self._position = Position()
+        if isinstance(batch_sampler, Plan):  # its ranks are compared
+            self._position.made_by = callers.place_of_caller()
         self._check_values()
         self._check_combination()
+        if steps_per_epoch is not None:
+            steps = _options.check_steps_per_epoch(steps_per_epoch, held_back, self._is_iterable)
+            self._position.windows = Windows(steps)
         self.multiprocessing_context = multiprocessing_context
         if num_workers > 0:
             contexts.check_context(self.multiprocessing_context)
             client.warm_up(self.multiprocessing_context, _PRELOAD, [dataset, collate_fn, worker_init_fn])
+
+    @property
+    def epoch(self) -> int:
+        """The number of the next epoch. See set_epoch."""
+        return self._position.number
+
+    @epoch.setter
+    def epoch(self, number: int) -> None:
+        self._position.number = number
 
     @property
     def multiprocessing_context(self) -> Any:
@@ -194,12 +207,7 @@ class Loader(Options):
         """Sets the number of the next epoch. The order and the workers' random numbers depend on it and on `seed`.
         Passes it on to the sampler, the batch sampler and the dataset, if they have set_epoch. Raises TypeError or
         ValueError if it is not a number of an epoch."""
-        self.epoch = _options.check_count("epoch", epoch)
-        parts: list[Any] = [self.sampler, self.batch_sampler, self.dataset]
-        for one in parts:
-            if callable(lookup.attribute(one, "set_epoch")):
-                one.set_epoch(self.epoch)
-        self._place.epoch_is_set(self.epoch)
+        self._position.set_epoch(AsLoader(self), _options.check_count("epoch", epoch))
 
     def state_dict(self) -> dict[str, str]:
         """Returns how far this loader is: after the batches that were delivered, or at the next epoch's beginning after
@@ -207,7 +215,7 @@ class Loader(Options):
         can be called at any time, and starts no worker.
 
         The dict has one key and a string, about 1 KiB. In order (in_order=True) it is the same on each rank."""
-        return _state.encode(self._place.state(self))
+        return _state.encode(self._position.state(self))
 
     def load_state_dict(self, state: Any) -> None:
         """Lets the next iter() of this loader continue where the state was taken, with any number of workers. With
@@ -216,7 +224,7 @@ class Loader(Options):
 
         Raises TypeError and ValueError (StateError) for a state that is damaged, newer, of another library or of
         another dataset, and then changes nothing."""
-        self._place.load(self, state, self._is_seed_given)
+        self._position.load(self, state, self._is_seed_given)
         self._end_workers()
 
     def _end_workers(self) -> None:
@@ -226,24 +234,29 @@ class Loader(Options):
 
     def skip(self, steps: int) -> None:
         """Lets the next iter() begin `steps` batches later, without making them. Raises TypeError and ValueError."""
-        self._place.skip(self, _options.check_count("steps", steps))
+        self._position.skip(AsLoader(self), _options.check_count("steps", steps))
 
     @property
     def last(self) -> Last | None:
         """The batch that was delivered last, or None: `epoch`, `step` (from 0), `indices` (as the sampler gave them),
         `weights` (float32 array of shape (samples,): 1 for each sample, 0 for one that only fills up the step) and
         `global_count` (samples of this step on all ranks, without those; None if the order is not known)."""
-        return self._place.last()
+        import numpy as np
+
+        found = self._position.last()
+        return None if found is None else found._replace(weights=np.array(found.weights, np.float32))
 
     @property
     def steps_left(self) -> int | None:
         """How many batches the epoch has left, or None if that is not known."""
-        return self._place.steps_left(self)
+        return self._position.steps_left(AsLoader(self))
 
     def __len__(self) -> int:
         """Returns the number of batches of an epoch. If it is continued with another number of ranks or batch size:
         the batches that were done before, and those that are left. Raises TypeError if the dataset has no length."""
-        return self._place.length(self, self._count_batches())
+        if self._position.windows is not None:
+            return self._position.windows.steps
+        return self._position.length(AsLoader(self), self._count_batches())
 
     def _count_batches(self) -> int:
         if self.batch_sampler is not None:
@@ -255,25 +268,27 @@ class Loader(Options):
         return self.collate_fn or default_collate
 
     def __iter__(self) -> Iterator[Any]:
-        if self._is_iterable:
-            iterator = self._iterate_iterable(self._place.begin_iterable(self))
-        else:
-            epoch = self._place.begin(self)
-            watch = self._place.watch_of(self, epoch)
-            was_drawn = functools.partial(self._place.was_drawn, epoch, watch)
-            iterator = self._iterate(epoch.tasks, self._count_epoch(), None, was_drawn, epoch.count_draws)
-            iterator.epoch, iterator.watch = epoch, watch
-        found: Iterator[Any] = iterator
-        return found
+        windows = self._position.windows
+        return self._begin() if windows is None else windows.begin(_Passes(self))
 
-    def _count_epoch(self) -> int:
-        epoch, self.epoch = self.epoch, self.epoch + 1
-        return epoch
+    def _begin(self) -> Any:
+        """Returns an iterator over the next pass over the sampler or the dataset, which is an epoch without
+        steps_per_epoch."""
+        if self._is_iterable:
+            iterator = self._iterate_iterable(self._position.begin_iterable(self))
+        else:
+            epoch = self._position.begin(self)
+            watch = self._position.watch_of(self, epoch)
+            was_drawn = functools.partial(self._position.was_drawn, epoch, watch)
+            self._position.number = epoch.number + 1
+            iterator = self._iterate(epoch.tasks, epoch.number, None, was_drawn, epoch.count_draws)
+            iterator.epoch, iterator.watch = epoch, watch
+        return iterator
 
     def _iterate_iterable(self, epoch: IterableEpoch) -> Any:
         endless = itertools.repeat(None)  # the workers report the end of their data
         tasks = _core.Tasks(endless, self.batch_size or 0, self.drop_last)
-        iterator = self._iterate(tasks, self._count_epoch(), epoch.places)
+        iterator = self._iterate(tasks, epoch.number, epoch.places)
         # Not of the iterator over workers, which the user's last reference has to end.
         over = iterator if self.num_workers == 0 else iterator._engine
         epoch.tasks, epoch.is_over = tasks, functools.partial(getattr, over, "is_over")
@@ -283,7 +298,7 @@ class Loader(Options):
         epoch.warn_of_drop()
         for _ in range(epoch.to_drop):
             next(iterator)
-        self._place.has_begun(epoch)
+        self._position.has_begun(epoch, epoch.number, self._position.pending)
         return iterator
 
     def _iterate(
@@ -346,13 +361,14 @@ class Loader(Options):
         cache = {} if self._cached is None else {"cache": self._cached.report()}
         if self._engine is None and not cache:
             raise RuntimeError(_engine.NO_REPORT)
-        text = self._place.describe_ranks(self.batch_sampler)
+        text = self._position.describe_ranks(self.batch_sampler)
         ranks = {"ranks": text} if text else {}
         return {**(self._engine.report() if self._engine is not None else {}), **cache, **ranks}
 
     def __getstate__(self) -> dict[str, Any]:
-        fresh = {"_iterator": None, "_engine": None, "_made_by": None, "_blame": restart_state.SampleDeaths()}
-        return {**self.__dict__, **fresh, "_place": self._place.copy(), "_context": self._method}
+        fresh: dict[str, Any] = {"_iterator": None, "_engine": None, "_blame": restart_state.SampleDeaths()}
+        position = self._position.copy(self.epoch)
+        return {**self.__dict__, **fresh, "_position": position, "_context": self._method}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -364,6 +380,19 @@ class Loader(Options):
         if context is None:
             return None
         return "headrace" if contexts.is_headrace(context) else context.get_start_method()
+
+
+class _Passes(AsLoader):
+    """The passes of a loader with steps_per_epoch; see headrace.sampling._windows."""
+
+    def begin(self, number: int) -> Begun:
+        position = self._loader._position
+        position.number = number
+        self.set_parts(number)
+        iterator = self._loader._begin()
+        assert position.progress is not None
+        is_closed = functools.partial(getattr, iterator, "is_closed", False)
+        return Begun(iterator, position.progress, position.number, is_closed)
 
 
 def _can_be_iterated(value: object) -> bool:

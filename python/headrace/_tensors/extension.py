@@ -8,14 +8,13 @@ import os
 from typing import Any
 
 import torch
-from torch.utils.data import _utils
 
 from headrace import _core
 from headrace._loader.start import pickling
 from headrace._tensors import pickling as tensor_pickling
+from headrace._tensors import torch_names
 
-_worker: Any = _utils.worker
-_exchange_table: Any = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+_exchange_table: Any = torch_names.find("torch.Tensor.__dlpack_c_exchange_api__")
 
 
 def use_torch() -> None:
@@ -23,7 +22,7 @@ def use_torch() -> None:
     # HEADRACE_DLPACK=capsule makes headrace work as with a torch that has no exchange table.
     table = None if os.environ.get("HEADRACE_DLPACK") == "capsule" else _exchange_table
     _core.use_torch(torch.Tensor, torch.int8, torch.uint8, torch.utils.dlpack.from_dlpack, table)
-    if _worker.HAS_NUMPY:
+    if torch_names.has_numpy():
         _core.use_numpy()
         importlib.import_module("numpy.random")  # numpy imports it late: once here, not in each forked worker
     pickling.use_pickler(tensor_pickling.Pickler)

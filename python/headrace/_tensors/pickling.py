@@ -9,14 +9,9 @@ from typing import Any
 import torch
 
 from headrace._loader.start import pickling
+from headrace._tensors import torch_names
 
 _ALIGN = 16  # the largest item size: a storage's part starts at a multiple of it
-
-
-def _storage_key(storage: torch.UntypedStorage) -> int:
-    """Returns one number per storage. Another storage may have it once this one is freed."""
-    key: int = storage._cdata
-    return key
 
 
 class _Part:
@@ -69,7 +64,7 @@ class Pickler(pickling.Pickler):
         self.parts: dict[int, tuple[int, _Part]] = {}
 
     def _part_of(self, storage: torch.UntypedStorage) -> tuple[int, _Part]:
-        key = _storage_key(storage)
+        key = torch_names.storage_key(storage)
         found = self.parts.get(key)
         if found is None:
             found = self.parts[key] = (len(self.parts), _Part(storage))

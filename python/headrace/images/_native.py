@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 
 from headrace._base.warn import warn_user
+from headrace._tensors import torch_names
 from headrace.images import _counts, _jitter, _pending, _tables, _untouched
 from headrace.images._lazy import note_of
 from headrace.images._source import Note
@@ -24,6 +25,10 @@ from headrace.images._source import Note
 # Only containers of exactly these classes are entered: others may choose among their steps or count them. The steps of
 # RandomApply are replaced one by one, and not merged.
 _ENTERED = _untouched.COMPOSES | _untouched.APPLIES
+_flatten = torch_names.find("torch.utils._pytree.tree_flatten")
+_unflatten = torch_names.find("torch.utils._pytree.tree_unflatten")
+_can_set_modules = torch_names.has("torch.nn.modules.module.Module._modules")
+_can_nest = None not in (_flatten, _unflatten)
 
 
 class NativeTail:
@@ -39,7 +44,7 @@ class NativeTail:
             table = self._table(note) if note is not None else None
             if note is not None and table is not None:
                 return _pending.result_of(note, table, self.steps, may_pend=True)
-        if any(note_of(leaf) is not None for leaf in torch.utils._pytree.tree_leaves(inputs)):
+        if _can_nest and any(note_of(leaf) is not None for leaf in _flatten(inputs)[0]):
             return self._call_nested(inputs)
         return self._call_steps(inputs)
 
@@ -54,21 +59,21 @@ class NativeTail:
     def _call_nested(self, inputs: tuple[Any, ...]) -> Any:
         """Calls the steps on images among other things (boxes, masks, labels): the images are replaced by images of one
         pixel, whose results are replaced in turn."""
-        leaves, form = torch.utils._pytree.tree_flatten(inputs)
+        leaves, form = _flatten(inputs)
         lazy = {number: note for number, leaf in enumerate(leaves) if (note := note_of(leaf)) is not None}
         tables = {number: self._table(note) for number, note in lazy.items()}
         if None in tables.values():
             return self._call_steps(inputs)
         small = [Image.new(lazy[number].mode, (1, 1)) if number in lazy else leaf for number, leaf in enumerate(leaves)]
-        outputs = self._call_steps(torch.utils._pytree.tree_unflatten(small, form))
-        results, form = torch.utils._pytree.tree_flatten(outputs)
+        outputs = self._call_steps(_unflatten(small, form))
+        results, form = _flatten(outputs)
         if len(results) != len(leaves) or not all(isinstance(results[number], torch.Tensor) for number in lazy):
             return self._call_steps(inputs)
         for number, note in lazy.items():
             table = tables[number]
             assert table is not None
             results[number] = _pending.result_of(note, table, self.steps, may_pend=_is_plain(outputs))
-        return torch.utils._pytree.tree_unflatten(results, form)
+        return _unflatten(results, form)
 
     def _table(self, note: Note) -> _tables.Table | None:
         key = _tables.key_of(self.steps, note.mode)
@@ -92,7 +97,8 @@ def _is_plain(value: Any) -> bool:
         return all(map(_is_plain, value))
     if type(value) is dict:
         return all(map(_is_plain, value.values()))
-    return torch.utils._pytree.tree_is_leaf(value)
+    leaves = _flatten(value)[0]
+    return len(leaves) == 1 and leaves[0] is value
 
 
 class NativeModule(torch.nn.Module):
@@ -152,6 +158,8 @@ def _replaced(transform: Any) -> Any:
         steps = getattr(transform, "transforms", None)
     if not isinstance(steps, (list, tuple, torch.nn.ModuleList)):
         return transform
+    if (is_sequential or isinstance(steps, torch.nn.ModuleList)) and not _can_set_modules:
+        return transform
     replaced = list(map(_replaced, steps))
     if not _untouched.is_one_of(transform, _untouched.APPLIES):
         replaced = _replace_tails(replaced)
@@ -159,9 +167,9 @@ def _replaced(transform: Any) -> Any:
         return transform
     new = copy.copy(transform)
     if is_sequential:
-        new._modules = {str(number): _as_module(step) for number, step in enumerate(replaced)}
+        torch_names.set_modules(new, {str(number): _as_module(step) for number, step in enumerate(replaced)})
     elif isinstance(steps, torch.nn.ModuleList):
-        new._modules = dict(new._modules)  # a shallow copy of a module shares the dict of its modules
+        torch_names.set_modules(new, torch_names.modules_of(new))  # a shallow copy shares the dict
         new.transforms = torch.nn.ModuleList(map(_as_module, replaced))
     else:
         new.transforms = type(steps)(replaced)

@@ -23,7 +23,9 @@ from typing import Any
 import torch
 
 from headrace import _core
+from headrace._base.lookup import static
 from headrace._loader.samples.pending import connect, reading
+from headrace._tensors import torch_names
 from headrace.images import _counts, _tables
 from headrace.images._source import Note
 from headrace.images._untouched import touched_at
@@ -43,7 +45,7 @@ def batching() -> Iterator[None]:
 def result_of(note: Note, table: _tables.Table, steps: Sequence[Any], may_pend: bool) -> Any:
     """Returns the tensor of an image: a pending one while a batch is read, if it may be one and nothing looks at it
     before the batch is made; otherwise with values."""
-    if not may_pend or not reading.is_on:
+    if not (may_pend and _can_pend and reading.is_on):
         return _make_one(note, table, steps)
     if place := "" if reading.is_forced else touched_at():
         _counts.made_alone(place)
@@ -60,17 +62,14 @@ def _make_one(note: Note, table: _tables.Table, steps: Sequence[Any]) -> Any:
     return table.as_result(planes)
 
 
-def _known(name: str) -> Any:
-    return (
-        vars(torch.Tensor)[name].__get__ if name in vars(torch.Tensor) else getattr(torch._C.TensorBase, name).__get__
-    )
-
-
 _INTERNALS = ("_part", "_made", "_was_collated")  # attributes of a pending tensor that the ordinary one does not get
 
 # What a pending tensor answers without its values.
 _ANSWERED: set[Any] = {
-    *(_known(name) for name in ("shape", "dtype", "ndim", "device", "requires_grad", "layout", "is_cuda", "is_sparse")),
+    *(
+        static(torch.Tensor, name).__get__
+        for name in ("shape", "dtype", "ndim", "device", "requires_grad", "layout", "is_cuda", "is_sparse")
+    ),
     torch.Tensor.size,
     torch.Tensor.dim,
     torch.Tensor.numel,
@@ -80,7 +79,12 @@ _ANSWERED: set[Any] = {
 
 
 # Makes C++ code that asks for the memory of a tensor raise an exception. Without it, it would get a null pointer.
-_refuse_memory = getattr(torch._C, "_set_throw_on_mutable_data_ptr", None)
+_refuse_memory = torch_names.find("torch._C._set_throw_on_mutable_data_ptr")
+_storage_users = torch_names.find("torch._C._storage_Use_Count")  # asked by _cdata
+_make_wrapper = torch_names.find("torch.Tensor._make_wrapper_subclass")
+_without_function = torch_names.find("torch._C.DisableTorchFunctionSubclass")
+_tree_map = torch_names.find("torch.utils._pytree.tree_map")
+_can_pend = None not in (_make_wrapper, _without_function, _tree_map)
 
 
 class PendingTensor(torch.Tensor):
@@ -94,9 +98,7 @@ class PendingTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, note: Note, table: _tables.Table, steps: Sequence[Any]) -> PendingTensor:
-        made: PendingTensor = torch.Tensor._make_wrapper_subclass(
-            cls, table.shape(note), dtype=table.dtype, device=torch.device("cpu")
-        )
+        made: PendingTensor = _make_wrapper(cls, table.shape(note), dtype=table.dtype, device=torch.device("cpu"))
         made._part = (note, table, steps)
         if _refuse_memory is not None:
             _refuse_memory(made)
@@ -105,15 +107,15 @@ class PendingTensor(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _ANSWERED:
-            with torch._C.DisableTorchFunctionSubclass():
+            with _without_function():
                 return func(*args, **(kwargs or {}))
-        args, kwargs = torch.utils._pytree.tree_map(settle, (args, kwargs or {}))
+        args, kwargs = _tree_map(settle, (args, kwargs or {}))
         return func(*args, **kwargs)
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """Answers C++ code that did not ask __torch_function__."""
-        args, kwargs = torch.utils._pytree.tree_map(settle, (args, kwargs or {}))
+        args, kwargs = _tree_map(settle, (args, kwargs or {}))
         return func(*args, **kwargs)
 
     def as_subclass(self, cls: Any) -> Any:
@@ -199,9 +201,8 @@ class Batch:
 
 def _is_unused(memory: Any) -> bool:
     """Returns True if no other tensor uses the memory: a dataset may have kept a sample."""
-    count = getattr(torch._C, "_storage_Use_Count", None)
     owners = 2  # `memory` and the storage that is asked
-    return count is not None and count(memory.untyped_storage()._cdata) <= owners
+    return _storage_users is not None and _storage_users(torch_names.storage_key(memory.untyped_storage())) <= owners
 
 
 class _Batches(threading.local):

@@ -23,7 +23,6 @@ from headrace.images import _steps
 
 VARIABLE = "HEADRACE_IMAGES"
 _SIDE = 45
-_PACKED = 0
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ def _encode(image: Any, **options: Any) -> bytes:
 
 def _agrees(data: bytes, steps: bytes, expected: Any) -> bool:
     picture = _core.Picture.open(data)
-    return not isinstance(picture, str) and picture.pixels(steps, b"", _PACKED) == expected.tobytes()
+    return not isinstance(picture, str) and picture.pixels(steps, b"", _core.IMAGE_PACKED) == expected.tobytes()
 
 
 def _decoded(data: bytes) -> Any:

@@ -12,8 +12,6 @@ from PIL.JpegImagePlugin import JpegImageFile
 from headrace import _core
 from headrace.images import _counts, _steps
 
-_PACKED, _PADDED = range(2)  # enum hr_image_layout
-
 
 class Source:
     """The bytes of one JPEG file that can be decoded in C. All images that derive from one file share it."""
@@ -50,7 +48,7 @@ class Note:
     def packed(self) -> bytes:
         """Returns the pixels as bytes, of (height, width, 3) in mode RGB and (height, width) in mode L."""
         if self._packed is None:
-            data = self._pixels(_PACKED)
+            data = self._pixels(_core.IMAGE_PACKED)
             self._packed = self.by_pillow().tobytes() if data is None else data
         return self._packed
 
@@ -58,7 +56,7 @@ class Note:
         """Returns the pixels as Pillow's own object (`Image.im`)."""
         if self._packed is not None:
             return Image.frombytes(self.mode, self.size, self._packed).im
-        data = self._pixels(_PADDED)
+        data = self._pixels(_core.IMAGE_PADDED)
         if data is None:
             return self.by_pillow().im
         return Image.frombytes(self.mode, self.size, data, "raw", "RGBX" if self.mode == "RGB" else "L").im

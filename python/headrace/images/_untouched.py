@@ -15,6 +15,7 @@ from typing import Any
 
 from headrace._base import lookup
 from headrace._loader.samples import pending
+from headrace._tensors import torch_names
 from headrace.images._value_flow import is_passed_on
 
 _READ = pending.read.__code__
@@ -26,7 +27,6 @@ _TRUSTED = (
     "headrace._loader.trainer.",
     "headrace.torch.",
 )
-_FETCHERS = "torch.utils.data._utils.fetch"  # they give the samples to headrace's collate function
 _V1, _V2 = "torchvision.transforms.transforms.", "torchvision.transforms.v2._container."
 COMPOSES = frozenset({_V1 + "Compose", _V2 + "Compose"})
 APPLIES = frozenset({_V1 + "RandomApply", _V2 + "RandomApply"})
@@ -58,9 +58,8 @@ def is_plain(value: object, names: frozenset[str]) -> bool:
     """Returns True for an instance of one of these classes that has no hooks, and no methods of its own."""
     if not is_one_of(value, names):
         return False
-    held = vars(value)
-    has_hooks = held.get("_forward_hooks") or held.get("_forward_pre_hooks")
-    return not has_hooks and not any(callable(lookup.static(type(value), name)) for name in held)
+    has_hooks = torch_names.may_have_hooks(value)
+    return not has_hooks and not any(callable(lookup.static(type(value), name)) for name in vars(value))
 
 
 def touched_at() -> str:
@@ -78,7 +77,7 @@ def touched_at() -> str:
 
 def _is_trusted(frame: FrameType) -> bool:
     name = frame.f_globals.get("__name__")
-    return isinstance(name, str) and (name.startswith(_TRUSTED) or name == _FETCHERS)
+    return isinstance(name, str) and (name.startswith(_TRUSTED) or name == torch_names.FETCHERS)
 
 
 def _is_at_its_end(frame: FrameType, below: FrameType | None) -> bool:

@@ -77,6 +77,7 @@ class Epoch:
 
     tasks: Any
     has_ended = False  # the iterator has raised StopIteration
+    is_counted = True  # False: it is not known which tasks the consumer has
     order_before: dict[str, Any] | None = None  # of the epoch before, if that came to its end
 
     def __init__(
@@ -241,8 +242,10 @@ class Epoch:
         return sum(one.steps for one in self._earlier)
 
     def has_delivered(self) -> bool:
-        """Returns True if the consumer has a batch of it from this process, or if no more are drawn."""
-        return bool(self.tasks.answered_count or self.tasks.is_over)
+        """Returns True if the consumer has a batch of it from this process, or if it has no batches left."""
+        tasks = self.tasks  # those that are drawn and not delivered are lost if the iterator is not used
+        has_none = tasks.is_over and (not self.is_counted or tasks.handed_count == tasks.lost_count)
+        return bool(tasks.answered_count or has_none)
 
     def position(self) -> int:
         """Returns how many entries of the order, of all ranks, were consumed when this division began."""

@@ -21,6 +21,7 @@ class RepeatedSource(Source):
     are drawn again up to the place."""
 
     is_known = True
+    is_numbered = True
 
     def __init__(self, sampler: Any, order: dict[str, Any], batch_size: int, drop_last: bool) -> None:
         super().__init__(sampler, order["kind"], order["n"], batch_size, drop_last)
@@ -52,6 +53,8 @@ def order_source(order: Any, batch_size: int, drop_last: bool) -> Source:
 
 
 class _RangeSource(Dealt):
+    is_numbered = True
+
     def entries(self) -> Any:
         return range(self.n or 0)
 
@@ -68,6 +71,7 @@ class ShuffledSource(Dealt):
     """numpy's permutation of n indices by a seed and an epoch, which headrace.Loader shuffles by."""
 
     counts_epochs = True
+    is_numbered = True
 
     def __init__(self, n: int, seed: int, epoch: int, batch_size: int, drop_last: bool) -> None:
         order = {"kind": "shuffle=True", "n": n, "seed": seed, "epoch": epoch}

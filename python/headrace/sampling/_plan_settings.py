@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-TAILS = ("pad", "drop", "exact")  # in the order of enum hr_plan_tail
+from headrace import _core
+
+_TAILS = {"pad": _core.PLAN_PAD, "drop": _core.PLAN_DROP, "exact": _core.PLAN_EXACT}
 OVERSIZED = ("error", "skip", "alone")
 ALGORITHM = 1  # of hr_plan_new; a state names it
 _ENDLESS = 2**31 - 1  # the longest length that there can be
@@ -116,7 +118,7 @@ class PlanSettings:
             cost_quadratic=_check_cost("cost_quadratic", given["cost_quadratic"]),
             window=_check_optional("window", given["window"]),
             accumulate=check_int("accumulate", given["accumulate"], 1, 2**24),
-            tail=_check_word("tail", given["tail"], TAILS),
+            tail=_check_word("tail", given["tail"], tuple(_TAILS)),
             oversized=_check_word("oversized", given["oversized"], OVERSIZED),
         )
         settings._check_together()
@@ -159,7 +161,7 @@ class PlanSettings:
             names = ("max_sum", "max_padded", "max_batch", "pack")
             ways = {name: value for name in names if (value := getattr(self, name)) is not None}
         costs = {"cost_linear": self.cost_linear, "cost_quadratic": self.cost_quadratic}
-        return {"width": width, "tail": TAILS.index(self.tail), "window": self._window(width), **ways, **costs}
+        return {"width": width, "tail": _TAILS[self.tail], "window": self._window(width), **ways, **costs}
 
     def _window(self, width: int) -> int:
         if self.window is not None:

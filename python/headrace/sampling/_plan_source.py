@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A plan as a source of batches: it can be continued at any step, by other ranks and with other settings. The loaders
-choose it (headrace.torch._sources, headrace._numpy.place)."""
+choose it (headrace.torch._sources, headrace._numpy.position)."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 """The sources of the indices of an epoch: an order that is known, so that it can be continued at any place and divided
 among another number of ranks, or a sampler of the user's, whose indices are drawn again.
 
-The loaders choose the source (headrace.torch._sources, headrace._numpy.place); Epoch (_epoch.py) begins and continues
-it.
+The loaders choose the source (headrace.torch._sources, headrace._numpy.position); Epoch (_epoch.py) begins and
+continues it.
 """
 
 from __future__ import annotations
@@ -115,6 +115,7 @@ class Source:
     warns_of_epochs = False  # True: the sampler itself warns if its epoch was not set
     counts_epochs = False  # True: the next epoch has another number without a call of set_epoch
     is_known = False  # True: another rank, number of ranks and batch size can continue it
+    is_numbered = False  # True: an epoch's number and the settings give its order, and all epochs have as many steps
     n: int | None = None  # entries of the order, of all ranks; a state then counts them
     is_batched = True  # False: a task is the index of one sample
     counts_draws = True  # False: nothing asks how often an index was drawn (rng="worker")
@@ -312,6 +313,8 @@ class Dealt(Source):
 
 class WholeOrder(Dealt):
     """A known order that is at hand as a sequence or a _core.Order."""
+
+    is_numbered = True
 
     def __init__(
         self, entries: Any, order: dict[str, Any], n: int, segment: Segment, rank: int, batch_size: int

@@ -79,7 +79,8 @@ class State:
     delivered although later ones were. last: a hash of the indices of the batch that was delivered last, to find an
     order that has changed; 0: not known. by: the rank that it was delivered to. seeds: random numbers that
     were drawn for this epoch. rank: whose state it is, or -1 if it is right for all ranks. workers: for an iterable
-    dataset, the state of each worker. is_end: it was taken after the last batch of the epoch that `order` has.
+    dataset, the state of each worker. is_end: it was taken after the last batch of the epoch that `order` has. window:
+    with steps_per_epoch, the place in the user's epoch (`epoch`, `done` of its `steps`), while all else is of one pass.
     """
 
     epoch: int
@@ -95,6 +96,7 @@ class State:
     workers: list[Any] = field(default_factory=list)
     is_end: bool = False
     algorithm: int = 1
+    window: dict[str, int] = field(default_factory=dict)
 
     @property
     def is_of_all_ranks(self) -> bool:
@@ -124,7 +126,10 @@ _TAILS = ("pad", "drop", "exact", "slice")
 
 def encode(state: State) -> dict[str, str]:
     """Returns the state as users keep it."""
-    text = _ENCODER.encode({"format": FORMAT, **vars(state), "segments": [one.as_fields() for one in state.segments]})
+    fields = {"format": FORMAT, **vars(state), "segments": [one.as_fields() for one in state.segments]}
+    if not state.window:
+        del fields["window"]
+    text = _ENCODER.encode(fields)
     return {KEY: f'{text[:-1]},"checksum":{zlib.crc32(text.encode())}}}'}
 
 
@@ -234,8 +239,16 @@ def _check_numbers(fields: dict[str, Any]) -> None:
         raise StateError(f"headrace: this state is damaged: a number of {order!r} or of its seeds is out of range")
 
 
+def _check_window(window: dict[str, Any]) -> None:
+    _check_types(window, dict.fromkeys(("epoch", "done", "steps"), int), "its window")
+    if not (0 <= window["done"] < window["steps"] < _MOST and 0 <= window["epoch"] < _MOST):
+        raise StateError(f"headrace: this state is damaged: its window is {window!r}")
+
+
 def _checked(fields: dict[str, Any]) -> State:
-    _check_types(fields, _TYPES, "it")
+    _check_types(fields, _TYPES | ({"window": dict} if "window" in fields else {}), "it")
+    if "window" in fields:
+        _check_window(fields["window"])
     segments = [_segment(one) for one in fields["segments"]]
     _check_numbers(fields)
     holes = fields["holes"]

@@ -22,11 +22,14 @@ def _why_not() -> str | None:
         import headrace._core  # noqa: F401
     except ImportError as error:
         return f"its extension cannot be loaded ({error}); reinstall headrace for this Python"
-    return None
+    from headrace._tensors import torch_names
+    from headrace.torch import _torchs  # noqa: F401 # raises ImportError if another class has the name of torch's
+
+    return torch_names.why_not()
 
 
 try:
-    import torch  # noqa: F401
+    import torch.utils.data  # noqa: F401
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise

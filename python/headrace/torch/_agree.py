@@ -26,7 +26,7 @@ from headrace.torch._whole_order import length_of
 
 def _dealing_sampler(loader: Any) -> Any:
     """Returns the sampler of a loader that deals an order to several ranks, or None."""
-    for one in samplers_of(loader._index_sampler):
+    for one in samplers_of(_internals.index_sampler(loader)):
         if isinstance(one, _torchs.DistributedSampler) or is_plan(one):
             return one if one.num_replicas > 1 else None
     return None
@@ -47,14 +47,13 @@ def watch_of(loader: Any, epoch: Epoch) -> Watch | None:
     sampler = _dealing_sampler(loader)
     if sampler is None or not option(loader, "compare_ranks"):
         return None
-    agreement = _per_loader.agreements.get(loader)
-    if agreement is None:
+    position = _per_loader.position_of(loader)
+    if position.agreement is None:
         settings = _settings_of(loader, sampler)
-        place = _per_loader.places.get(loader) or place_of_caller(f"{epoch.source.order['n']} {settings}")
-        agreement = Agreement(place, _rank_of(sampler), sampler.num_replicas, settings)
-        _per_loader.agreements.set(loader, agreement)
+        made_by = position.made_by or place_of_caller(f"{epoch.source.order['n']} {settings}")
+        position.agreement = Agreement(made_by, _rank_of(sampler), sampler.num_replicas, settings)
     seed = lookup.attribute(sampler, "seed")
-    return Watch(agreement, epoch, functools.partial(length_of, sampler), seed, _remainder_of(loader, sampler))
+    return Watch(position.agreement, epoch, functools.partial(length_of, sampler), seed, _remainder_of(loader, sampler))
 
 
 def _remainder_of(loader: Any, sampler: Any) -> Remainder:
@@ -64,7 +63,7 @@ def _remainder_of(loader: Any, sampler: Any) -> Remainder:
     the samples."""
     if not torch.is_grad_enabled():
         return Remainder(ALLOWED, _internals.count_collectives_of_all)
-    if sampler is loader._index_sampler and sampler is not loader.sampler:
+    if sampler is _internals.index_sampler(loader) and sampler is not loader.sampler:
         return Remainder(ERROR)
     return Remainder(WARNING, _internals.count_collectives)
 
@@ -83,7 +82,7 @@ def describe(loader: Any) -> str:
         return ""
     place = lookup.attribute(sampler, "place")
     source = "of the sampler" if place is None else place.source
-    agreement = _per_loader.agreements.get(loader)
+    agreement = _per_loader.position_of(loader).agreement
     compared = "not compared yet" if agreement is None else agreement.describe()
     if not option(loader, "compare_ranks"):
         compared = "compare_ranks=False is set"

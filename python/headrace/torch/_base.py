@@ -14,7 +14,9 @@ from headrace._base import exception_text
 from headrace._options import Options
 from headrace.sampling._epoch import Last
 from headrace.sampling._state import StateError
-from headrace.torch import _internals, _resume, _torchs
+from headrace.sampling._windows import Windows
+from headrace.torch import _internals, _resume, _torchs, _windows
+from headrace.torch._per_loader import position_of
 from headrace.torch._per_rank import PerRank
 from headrace.torch._plan_sampler import PlanSampler, is_plan
 
@@ -63,6 +65,7 @@ class DataLoader(Options, _torchs.DataLoader[_T_co]):
         held_back: int = Options.held_back,
         snapshot_every_n_steps: int = Options.snapshot_every_n_steps,
         compare_ranks: bool = Options.compare_ranks,
+        steps_per_epoch: int | None = Options.steps_per_epoch,
         threads: int | str = Options.threads,
         cache: int | str | bool | None = Options.cache,
         freeze: bool = Options.freeze,
@@ -85,7 +88,16 @@ class DataLoader(Options, _torchs.DataLoader[_T_co]):
         self._use_per_rank()
         with _options.explained_as_attributes():
             _options.Policy.of(self, isinstance(self.dataset, _torchs.IterableDataset), {})
+        if steps_per_epoch is not None:
+            self._use_steps(steps_per_epoch, held_back)
         self._warm_up()
+
+    def _use_steps(self, steps: int, held_back: int) -> None:
+        """Gives the loader epochs of so many steps. They are not read from the attribute, because a subclass may use
+        that name."""
+        _check_continuable(self.dataset)
+        checked = _options.check_steps_per_epoch(steps, held_back, _internals.is_iterable(self))
+        position_of(self).windows = Windows(checked)
 
     def _use_per_rank(self) -> None:
         """Checks the sampler of a rank. Frameworks recognise by the attribute `sampler` that batches were dealt."""
@@ -119,6 +131,11 @@ class DataLoader(Options, _torchs.DataLoader[_T_co]):
                 exception_text.add_text(error, _HEADRACES)
             raise
 
+    def __iter__(self) -> Any:
+        """Returns an iterator over an epoch."""
+        windows = position_of(self).windows
+        return super().__iter__() if windows is None else _windows.begin(self, windows, super().__iter__)
+
     # ---- the place in an epoch ----
 
     def state_dict(self) -> dict[str, str]:
@@ -145,7 +162,7 @@ class DataLoader(Options, _torchs.DataLoader[_T_co]):
     def skip(self, steps: int) -> None:
         """Lets the next iter() begin `steps` batches later, without making them. Raises TypeError and ValueError."""
         _check_continuable(self.dataset)
-        _resume.skip(self, _options.check_count("steps", steps))
+        position_of(self).skip(_resume.AsLoader(self), _options.check_count("steps", steps))
 
     @property
     def last(self) -> Last | None:
@@ -157,19 +174,22 @@ class DataLoader(Options, _torchs.DataLoader[_T_co]):
     @property
     def steps_left(self) -> int | None:
         """How many batches the epoch has left, or None if that is not known."""
-        return _resume.steps_left(self)
+        return position_of(self).steps_left(_resume.AsLoader(self))
 
     def __len__(self) -> int:
         """Returns the number of batches of an epoch. If the epoch is continued with another number of ranks or another
         batch size: the batches that were done before, and those that are left."""
-        return _resume.length(self, super().__len__())
+        position = position_of(self)
+        if position.windows is not None:
+            return position.windows.steps
+        return position.length(_resume.AsLoader(self), super().__len__())
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the attributes for a copy or a pickle, with the state that the loader continues next."""
-        return _resume.with_pending(self)
+        return _resume.with_position(self)
 
     def __setstate__(self, attributes: dict[str, Any]) -> None:
-        vars(self).update(_resume.taking_pending(self, attributes))
+        vars(self).update(_resume.taking_position(self, attributes))
 
     # ---- workers ----
 

@@ -19,7 +19,7 @@ from headrace.sampling._epoch import Epoch, core_tasks
 from headrace.sampling._pending import Pending
 from headrace.sampling._source import REPLAY, check_division
 from headrace.sampling._state import State, StateError
-from headrace.torch import _generators, _past_draws, _per_loader
+from headrace.torch import _generators, _internals, _past_draws, _per_loader
 from headrace.torch._foreign import Before, ForeignSource
 from headrace.torch._resume import option, set_sampler_epoch, source_of
 
@@ -36,7 +36,7 @@ class Beginning:
     def __init__(self, loader: Any) -> None:
         self._loader = loader
         self.source, skipped = source_of(loader)
-        pending = _per_loader.pending_of(loader)
+        pending = _per_loader.position_of(loader).pending
         if pending is None and skipped:
             pending = Pending(None, skipped)
         self._pending = pending
@@ -77,7 +77,7 @@ class Beginning:
             state = None
         if not pending.skipped:
             return state
-        fresh = State(_per_loader.epochs.get(loader) or 0, 0, 0, self.source.order, [self.source.segment])
+        fresh = State(_per_loader.position_of(loader).number, 0, 0, self.source.order, [self.source.segment])
         return _pending.skipped(state or fresh, pending.skipped, self.source)
 
     def _fit(self, state: State) -> State | None:
@@ -139,9 +139,9 @@ class Beginning:
         drawn another one from."""
         self.put_generators_back()
         if self._base is not None:
-            iterator._base_seed = self._base
+            _internals.set_base_seed(iterator, self._base)
         if self.is_continued:
-            iterator._index_sampler = self._loader._index_sampler
+            _internals.show_index_sampler(iterator, self._loader)
         elif self._before is not None:
             self._before.iterator_was_made(self._loader.generator)
 
@@ -156,19 +156,21 @@ class Beginning:
     def epoch(self, iterator: Any) -> Epoch:
         """Returns the epoch. Its tasks are drawn when they are needed, or now if it is continued."""
         if isinstance(self.source, ForeignSource):
-            self.source.iterator = None if self.is_continued else iterator._sampler_iter
+            self.source.iterator = None if self.is_continued else _internals.iterator_of_sampler(iterator)
             if self._state is None:
                 from headrace.torch import _overlap  # it needs the extension, and torch's own iterator has none
 
-                _overlap.watch(self._loader, self.source, _per_loader.number_of_next(self._loader, self._pending))
+                _overlap.watch(
+                    self._loader, self.source, _per_loader.position_of(self._loader).number_of_next(self._pending)
+                )
         epoch = self.begin(core_tasks)
-        epoch.source.seeds["base"] = iterator._base_seed
+        epoch.source.seeds["base"] = _internals.base_seed(iterator)
         return epoch
 
     def begin(self, new_tasks: Any) -> Epoch:
         """Does the same without torch's iterator. new_tasks: see Epoch."""
-        before = _per_loader.progress.get(self._loader)
-        number = _per_loader.number_of_next(self._loader, self._pending)
+        before = _per_loader.position_of(self._loader).progress
+        number = _per_loader.position_of(self._loader).number_of_next(self._pending)
         if isinstance(before, Epoch):
             self.source.follows(before.source)
         epoch = self._begin(number, self._state, new_tasks)
@@ -178,7 +180,7 @@ class Beginning:
 
     def has_begun(self, epoch: Epoch) -> None:
         """Notes that the epoch has begun. Until then, the next iter() does the same again."""
-        _per_loader.has_begun(self._loader, epoch, epoch.number, self._pending)
+        _per_loader.position_of(self._loader).has_begun(epoch, epoch.number, self._pending)
 
     def _begin(self, number: int, state: State | None, new_tasks: Any) -> Epoch:
         try:
@@ -196,8 +198,9 @@ def warn_of_same_order(loader: Any, epoch: Epoch) -> None:
     """Warns once if nothing has called set_epoch, or if random numbers began again after a resume. Called after the
     first indices were drawn."""
     _past_draws.note(loader, epoch)
-    if _per_loader.warned.get(loader) is None and _epoch.warn_of_same_order(epoch):
-        _per_loader.warned.set(loader, True)
+    position = _per_loader.position_of(loader)
+    if not position.has_warned:
+        position.has_warned = _epoch.warn_of_same_order(epoch)
 
 
 class Shown:

@@ -13,13 +13,14 @@ from typing import Any
 from headrace._base.warn import warn_user
 from headrace._loader.samples.epoch_reports import describe_early_end
 from headrace._loader.samples.names import name_sample
+from headrace.torch import _internals
 
 
 def warn(iterator: Any, came: int, drawn: int, where: str) -> None:
     """Warns that an epoch ended early. `came` batches were delivered before, and the indices of `drawn` batches were
     drawn."""
     try:
-        due = str(len(iterator._index_sampler))
+        due = str(len(iterator))
     except Exception:  # it has no length, or its own __len__ raises
         due = f"at least {drawn}"
     warn_user(describe_early_end(came, due, where))
@@ -28,13 +29,13 @@ def warn(iterator: Any, came: int, drawn: int, where: str) -> None:
 def warn_of_worker(iterator: Any, error: StopIteration, drawn: int) -> None:
     """Warns about a StopIteration that a worker sent. Its note names the sample."""
     notes = getattr(error, "__notes__", None) or [str(error)]
-    warn(iterator, iterator._num_yielded, drawn, "\n".join(map(str, notes)))
+    warn(iterator, _internals.yielded(iterator), drawn, "\n".join(map(str, notes)))
 
 
 def warn_here(iterator: Any, error: StopIteration, indices: Any) -> None:
     """Warns about a StopIteration with num_workers=0. `indices` are those of the batch, or None for an iterable
     dataset."""
-    came = iterator._num_yielded
+    came = _internals.yielded(iterator)
     last = traceback.extract_tb(error.__traceback__)[-1]
     name = name_sample(came, indices, _position(error.__traceback__, indices))
     warn(iterator, came, came + 1, f"{name}: {last.filename}, line {last.lineno}, in {last.name}")

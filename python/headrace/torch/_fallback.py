@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -10,16 +11,36 @@ from typing import Any, TypeVar
 import torch.multiprocessing
 
 from headrace import _options
-from headrace.torch import _accelerate, _base, _plain, _resume
+from headrace._tensors import torch_names
+from headrace.sampling._state import StateError
+from headrace.torch import _accelerate, _base, _internals, _plain, _resume, _windows
 
 _T_co = TypeVar("_T_co", covariant=True)
 
 
 class DataLoader(_base.DataLoader[_T_co]):
-    """torch.utils.data.DataLoader, with the methods that scripts call on headrace's. Its states are headrace's, too."""
+    """torch.utils.data.DataLoader, with the methods that scripts call on headrace's. Its states are headrace's, too. In
+    a torch that lacks the names for them, it has no states."""
 
     def _get_iterator(self) -> Any:
-        return _plain.get_iterator(self)
+        return _plain.get_iterator(self) if _internals.has_state else super()._get_iterator()
+
+    def state_dict(self) -> dict[str, str]:
+        _check_has_state()
+        return super().state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        _check_has_state()
+        super().load_state_dict(state)
+
+    def skip(self, steps: int) -> None:
+        _check_has_state()
+        super().skip(steps)
+
+    @property
+    def steps_left(self) -> int | None:
+        """How many batches the epoch has left, or None if that is not known."""
+        return super().steps_left if _internals.has_state else None
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch, which only a state contains: torch's loader does not seed each sample.
@@ -30,12 +51,29 @@ class DataLoader(_base.DataLoader[_T_co]):
         """Returns an empty report, because there is no engine that counts."""
         return {}
 
+    @functools.cached_property
+    def _is_accelerate_prepared(self) -> bool:
+        """Raises RuntimeError if accelerate would change the epochs. Only accelerate reads this attribute."""
+        _windows.check_before_prepare(self)
+        return False
+
+
+def _check_has_state() -> None:
+    """Raises StateError if torch lacks what the state of a loader needs."""
+    if not _internals.has_state:
+        raise StateError(
+            f"headrace: the state of a loader needs {', '.join(torch_names.missing(torch_names.STATE))}, which torch "
+            f"{torch_names.version()} does not have; headrace is made for torch {torch_names.FLOOR} to "
+            f"{torch_names.NEWEST}: install one of these, or a newer headrace"
+        )
+
 
 def install(**options: Any) -> None:
     """Checks the options. There is no engine for torch's loaders to use, but accelerate's loaders have headrace's
     state."""
-    _options.check_own(options)
-    _accelerate.install(DataLoader)
+    _options.check_installed(options)
+    if _internals.has_state:
+        _accelerate.install(DataLoader)
 
 
 def uninstall() -> None:

@@ -31,6 +31,10 @@ class CheckedIterator:
     """A base of both iterators: does what torch's iterators do in __next__ before and after _next_data."""
 
     _warned_at = 0  # the number of the last batch that caused a warning
+    # torch's own values, if its iterator has them.
+    _IterableDataset_len_called: int | None = None
+    _pin_memory_device: Any = None
+    _profile_name = "enumerate(DataLoader)"
 
     def _prepare(self: Any) -> Any:
         # All in one frame, so that warnings name the caller's line. A profiler's record is opened only if a profiler
@@ -60,7 +64,7 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
     _watch: Watch | None = None
 
     def __init__(self, loader: _torchs.DataLoader[Any], policy: _options.Policy) -> None:
-        is_iterable = loader._dataset_kind == _internals.DatasetKind.Iterable
+        is_iterable = _internals.is_iterable(loader)
         beginning = None if is_iterable else _beginning.Beginning(loader)
         if beginning is not None:
             beginning.sampler_will_be_iterated()
@@ -151,7 +155,7 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
 
     def _fetch(self, drawn: Any) -> Any:
         data = self._made_by(drawn)
-        return _internals.pin_memory.pin_memory(data, self._pin_memory_device) if self._pin_memory else data
+        return _internals.pin(data, self._pin_memory_device) if self._pin_memory else data
 
 
 def _finishing(collate_fn: Any, policy: _options.Policy) -> pending.Finishing:

@@ -24,7 +24,7 @@ def install(**options: Any) -> None:
         options: headrace.torch.DataLoader's own options, such as arena_limit. They apply to every loader that does not
             set them itself.
     """
-    _options.check_own(options)
+    _options.check_installed(options)
     _per_loader.installed_options = options
     _internals.set_factories(_loader.get_iterator, _loader.new_iterator)
     _accelerate.install(_loader.DataLoader)

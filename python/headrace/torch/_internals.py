@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All private names of torch that headrace uses. Check this module when torch changes. The modules of this folder use
-it."""
+"""The functions of headrace.torch that use private names of torch. headrace/_tensors/torch_names.py has all the names.
+
+The fallback imports this module too, in a torch that lacks required names: they are None here then, and it does not
+call the functions that need them.
+"""
 
 from __future__ import annotations
 
@@ -12,33 +15,80 @@ from typing import Any
 
 import torch
 import torch.utils.data
-from torch._utils import ExceptionWrapper as _ExceptionWrapper
-from torch.utils.data import _utils, dataloader
 
 from headrace._base import raising
 from headrace._loader.start import signals
+from headrace._tensors import torch_names
 from headrace.torch import _torchs
 
-BaseIterator: Any = dataloader._BaseDataLoaderIter
-SingleProcessIterator: Any = dataloader._SingleProcessDataLoaderIter
-MultiProcessingIterator: Any = dataloader._MultiProcessingDataLoaderIter
-DatasetKind: Any = dataloader._DatasetKind
-DataPipes: Any = (torch.utils.data.IterDataPipe, torch.utils.data.MapDataPipe)
-InfiniteConstantSampler: Any = dataloader._InfiniteConstantSampler
-ExceptionWrapper: Any = _ExceptionWrapper
+_DATA = "torch.utils.data.dataloader"
+_UTILS = "torch.utils.data._utils"
 
-torchs_iterator: Any = _torchs.DataLoader._get_iterator  # as it was before install() replaces it
+BaseIterator: Any = torch_names.find(f"{_DATA}._BaseDataLoaderIter")
+SingleProcessIterator: Any = torch_names.find(f"{_DATA}._SingleProcessDataLoaderIter")
+MultiProcessingIterator: Any = torch_names.find(f"{_DATA}._MultiProcessingDataLoaderIter")
+DatasetKind: Any = torch_names.find(f"{_DATA}._DatasetKind")
+InfiniteConstantSampler: Any = torch_names.find(f"{_DATA}._InfiniteConstantSampler")
+ExceptionWrapper: Any = torch_names.find("torch._utils.ExceptionWrapper")
+DataPipes: Any = tuple(
+    vars(torch.utils.data)[name] for name in ("IterDataPipe", "MapDataPipe") if name in vars(torch.utils.data)
+)
+
+torchs_iterator: Any = getattr(_torchs.DataLoader, "_get_iterator", None)  # as it was before install() replaces it
+_module: Any = vars(sys.modules[_DATA])
 # Another tool has wrapped it, so the wrapper has to be called.
-is_wrapped: bool = getattr(torchs_iterator, "__globals__", None) is not vars(dataloader)
+is_wrapped: bool = getattr(torchs_iterator, "__globals__", None) is not _module
 
-collate: Any = _utils.collate
-worker: Any = _utils.worker
-signal_handling: Any = _utils.signal_handling
-pin_memory: Any = _utils.pin_memory
 start_processes: Any = torch.multiprocessing.start_processes  # type: ignore[attr-defined]
 ProcessContext: Any = torch.multiprocessing.ProcessContext  # type: ignore[attr-defined]
-set_thread_name: Any = torch.multiprocessing._set_thread_name
 profiler: Any = torch.autograd.profiler
+has_state = not torch_names.missing(torch_names.STATE)  # loaders on torch's own iterators have a state
+
+
+# ---- loaders ----
+
+
+def index_sampler(loader: Any) -> Any:
+    """Returns what a loader draws its tasks from: the batch sampler, or the sampler if it has none."""
+    if not has_state:
+        return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    return loader._index_sampler
+
+
+def show_index_sampler(iterator: Any, loader: Any) -> None:
+    """Gives an iterator the index sampler of a loader."""
+    iterator._index_sampler = loader._index_sampler
+
+
+def is_batched(loader: Any) -> bool:
+    """Returns True if a loader makes batches of its samples."""
+    return bool(loader._auto_collation)
+
+
+def is_iterable(loader: Any) -> bool:
+    """Returns True if the dataset of a loader gives no samples by index."""
+    return bool(loader._dataset_kind == DatasetKind.Iterable)
+
+
+def is_in_order(loader: Any) -> bool:
+    """Returns True if a loader gives its batches in order. torch's loaders have the option since 2.6."""
+    return bool(getattr(loader, "in_order", True))
+
+
+def drop_iterator(loader: Any) -> None:
+    """Ends the workers that a loader has kept, so that its next iterator starts others."""
+    if loader._iterator is not None:
+        loader._iterator._shutdown_workers()
+        loader._iterator = None
+
+
+def given_count(sampler: Any) -> int | None:
+    """Returns the num_samples that a RandomSampler was made with, or None."""
+    count: int | None = sampler._num_samples
+    return count
+
+
+# ---- the code of torch's loader that headrace calls ----
 
 
 def _call(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -55,7 +105,7 @@ def _as_torchs(code: types.CodeType) -> types.CodeType:
 
 # Calls a function from torch's module and line. A warning that the function gives its caller then comes from there, as
 # users and their warning filters expect it.
-called_by_torch: Any = types.FunctionType(_as_torchs(_call.__code__), vars(dataloader))
+called_by_torch: Any = types.FunctionType(_as_torchs(_call.__code__), _module)
 
 
 def torchs_new(cls: type, *_: Any, **__: Any) -> Any:
@@ -75,7 +125,41 @@ def factories() -> tuple[Any, Any]:
     return _torchs.DataLoader._get_iterator, vars(MultiProcessingIterator).get("__new__", torchs_new)
 
 
-class _SeededIterator(MultiProcessingIterator):  # type: ignore[misc]
+# ---- iterators ----
+
+
+def base_seed(iterator: Any) -> int:
+    """Returns the number from which an iterator seeds its workers."""
+    seed: int = iterator._base_seed
+    return seed
+
+
+def set_base_seed(iterator: Any, seed: int) -> None:
+    iterator._base_seed = seed
+
+
+def yielded(iterator: Any) -> int:
+    """Returns how many batches one of headrace's iterators has delivered, which it counts under torch's name."""
+    count: int = iterator._num_yielded
+    return count
+
+
+def set_yielded(iterator: Any, count: int) -> None:
+    iterator._num_yielded = count
+
+
+def worker_count(iterator: Any) -> int:
+    """Returns how many workers an iterator has."""
+    count: int = iterator._num_workers
+    return count
+
+
+def iterator_of_sampler(iterator: Any) -> Any:
+    """Returns the iterator of the sampler that one of torch's iterators draws from."""
+    return iterator._sampler_iter
+
+
+class _SeededIterator(MultiProcessingIterator or object):  # type: ignore[misc]
     """torch's iterator for workers with a base seed that is known. torch's __init__ draws another one and starts the
     workers with it, so the attribute is a property that stays as it is."""
 
@@ -101,13 +185,19 @@ def iterator_with_seed(loader: Any, seed: int | None) -> Any:
         return called_by_torch(_SeededIterator, loader, seed)
     iterator = torchs_iterator(loader)
     if seed is not None and isinstance(iterator, BaseIterator):
-        iterator._base_seed = seed
+        set_base_seed(iterator, seed)
     return iterator
 
 
 def open_tasks(iterator: Any) -> Any:
     """Returns the numbers of the tasks that torch's iterator has drawn in this epoch and not returned."""
     return getattr(iterator, "_task_info", {}).keys()  # an iterator without workers has no such attribute
+
+
+def is_shut_down(iterator: Any) -> bool:
+    """Returns True if the workers of an iterator, torch's or headrace's, have been ended."""
+    own = getattr(iterator, "is_closed", None)  # of headrace's
+    return bool(getattr(iterator, "_shutdown", False) if own is None else own)
 
 
 def call_after_next(iterator: Any, note: Callable[[Any, Exception | None], None]) -> None:
@@ -146,10 +236,19 @@ def profiler_is_on() -> bool:
     return bool(getattr(profiler, "_is_profiler_enabled", True))
 
 
+# ---- torch.distributed ----
+
+
 def default_group_size() -> int:
-    """Returns the number of processes of torch.distributed's default group, or 0 if there is no group."""
+    """Returns the number of processes of torch.distributed's default group, or 0 if there is no group, or none whose
+    store torch gives."""
     distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+    if (
+        distributed is None
+        or _store_function() is None
+        or not distributed.is_available()
+        or not distributed.is_initialized()
+    ):
         return 0
     return int(distributed.get_world_size())
 
@@ -176,7 +275,39 @@ def _count_collectives(groups_of: Callable[[Any], Iterable[Any]]) -> int:
 
 def default_store() -> Any:
     """Returns the store of torch.distributed's default group."""
-    return sys.modules["torch.distributed"].distributed_c10d._get_default_store()
+    return _store_function()()
+
+
+def _store_function() -> Any:
+    return torch_names.find("torch.distributed.distributed_c10d._get_default_store")
+
+
+# ---- workers ----
+
+
+def set_thread_name(name: str) -> None:
+    """Gives this thread a name that ps and top show, if torch can."""
+    torch_names.find("torch.multiprocessing._set_thread_name", _do_nothing)(name)
+
+
+def report_signals() -> None:
+    """Makes this worker print torch's line of text when it dies of a signal, if torch has such a text."""
+    torch_names.find(f"{_UTILS}.signal_handling._set_worker_signal_handlers", _do_nothing)()
+
+
+def _do_nothing(*_: Any) -> None:
+    """Does nothing: called where torch has no function."""
+
+
+def numpy_seed(base_seed: int, worker: int) -> Any:
+    """Returns the seed that torch gives numpy in a worker."""
+    return torch_names.find(f"{_UTILS}.worker._generate_state")(base_seed, worker)
+
+
+def set_worker_info(**values: Any) -> None:
+    """Sets what torch.utils.data.get_worker_info() returns in this worker."""
+    worker: Any = sys.modules[f"{_UTILS}.worker"]
+    worker._worker_info = worker.WorkerInfo(**values)
 
 
 def forget_library_finalizers() -> None:
@@ -192,7 +323,9 @@ def collate_in_private_memory() -> None:
     """Makes torch's default_collate, and functions that are copied from it, use private memory in this worker.
     Otherwise they put a batch into a file in /dev/shm for torch's queue. headrace would only copy it from there."""
     storage: Any = torch.UntypedStorage
-    in_shared_memory = storage._new_shared
+    in_shared_memory = torch_names.find("torch.UntypedStorage._new_shared")
+    if in_shared_memory is None:
+        return
 
     def new(cls: Any, size: int, *, device: Any = "cpu") -> Any:
         if torch.device(device).type == "cpu":
@@ -200,6 +333,35 @@ def collate_in_private_memory() -> None:
         return in_shared_memory(size, device=device)
 
     storage._new_shared = classmethod(new)
+
+
+def pin(data: Any, device: Any) -> Any:
+    """Returns a batch in pinned memory."""
+    return torch_names.find(f"{_UTILS}.pin_memory.pin_memory")(data, device)
+
+
+def pin_loop() -> Any:
+    """Returns the function of torch's thread that pins batches."""
+    return torch_names.find(f"{_UTILS}.pin_memory._pin_memory_loop")
+
+
+# ---- collating ----
+
+default_convert: Any = torch_names.find(f"{_UTILS}.collate.default_convert")
+collate_module: Any = vars(sys.modules.get(f"{_UTILS}.collate", types))  # torch's own functions have these globals
+
+
+def collate() -> Any:
+    """Returns torch's function that collates, or what a user has put in its place; None if torch has none."""
+    return torch_names.find(f"{_UTILS}.collate.collate")
+
+
+def collate_functions() -> Any:
+    """Returns torch's table of collating functions, by type, with what a user has added; None if torch has none."""
+    return torch_names.find(f"{_UTILS}.collate.default_collate_fn_map")
+
+
+# ---- exceptions ----
 
 
 def wrap_exception(where: str) -> Any:

@@ -10,31 +10,31 @@ from typing import Any
 
 from headrace._loader.trainer.iterable_epoch import IterableEpoch
 from headrace._ranks import where
-from headrace.torch import _beginning, _generators, _per_loader, _resume
+from headrace.torch import _beginning, _generators, _internals, _per_loader, _resume
 
 
 def begin(loader: Any) -> IterableEpoch:
     """Returns the next epoch of a loader, or the one that it continues. Raises StateError."""
-    pending = _per_loader.pending_of(loader)
+    pending = _per_loader.position_of(loader).pending
     if pending is not None and pending.state is not None:
         _beginning.set_loaders_generator(loader, pending.state.seeds)
     if loader.num_workers == 0:
         _put_back(loader)
-    number = _per_loader.number_of_next(loader, pending)
+    number = _per_loader.position_of(loader).number_of_next(pending)
     held_back = _resume.option(loader, "held_back")
     epoch = IterableEpoch(loader.dataset, loader.num_workers, where.rank_or_zero(), number, pending, held_back)
     if loader.num_workers == 0 and (before := epoch.load_in_process()) is not None:
-        _per_loader.initials.set(loader, before)
+        _per_loader.position_of(loader).initial = before
     return epoch
 
 
 def _put_back(loader: Any) -> None:
     """Puts the dataset back to its beginning, if a state was loaded into it for the epoch before: it may keep the state
     for each further iteration."""
-    before = _per_loader.initials.get(loader)
-    if before is not None:
-        loader.dataset.load_state_dict(pickle.loads(before))
-        _per_loader.initials.drop(loader)
+    position = _per_loader.position_of(loader)
+    if position.initial is not None:
+        loader.dataset.load_state_dict(pickle.loads(position.initial))
+        position.initial = None
 
 
 def generators_kept(loader: Any, epoch: IterableEpoch | None) -> contextlib.AbstractContextManager[None]:
@@ -47,10 +47,11 @@ def generators_kept(loader: Any, epoch: IterableEpoch | None) -> contextlib.Abst
 def start(loader: Any, iterator: Any, epoch: IterableEpoch, is_over: Callable[[], bool]) -> None:
     """Starts an epoch whose iterator is ready: it drops the batches that are made again."""
     epoch.load_into_iterator()
-    epoch.tasks, epoch.is_over = iterator._source if iterator._num_workers == 0 else iterator.tasks, is_over
-    epoch.seeds["base"] = iterator._base_seed
+    epoch.tasks, epoch.is_over = iterator._source if _internals.worker_count(iterator) == 0 else iterator.tasks, is_over
+    epoch.seeds["base"] = _internals.base_seed(iterator)
     epoch.warn_of_drop()
     for _ in range(epoch.to_drop):
         next(iterator)
-    iterator._num_yielded = 0
-    _per_loader.has_begun(loader, epoch, epoch.number, _per_loader.pending_of(loader))
+    _internals.set_yielded(iterator, 0)
+    position = _per_loader.position_of(loader)
+    position.has_begun(epoch, epoch.number, position.pending)

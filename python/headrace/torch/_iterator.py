@@ -93,7 +93,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
     _place: Epoch | None = None
 
     def __init__(self, loader: _torchs.DataLoader[Any]) -> None:
-        self._is_iterable = loader._dataset_kind == _internals.DatasetKind.Iterable
+        self._is_iterable = _internals.is_iterable(loader)
         self._beginning = None if self._is_iterable else _beginning.Beginning(loader)
         self._epoch = _iterable.begin(loader) if self._is_iterable else None
         with _iterable.generators_kept(loader, self._epoch):
@@ -102,7 +102,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         if self._beginning is not None:
             self._beginning.iterator_was_made(self)
         if self._epoch is not None and self._epoch.base_seed is not None:
-            self._base_seed = self._epoch.base_seed
+            _internals.set_base_seed(self, self._epoch.base_seed)
         extension.use_torch()
         self._batch_size = lookup.attribute(loader, "batch_size")  # fastai's replacement of a loader has none
         self._wait_s = self._timeout if self._timeout > 0 else None  # torch also waits if it is not a number
@@ -151,7 +151,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
             self,
             workers=self._num_workers,
             prefetch_factor=loader.prefetch_factor,
-            in_order=loader.in_order,
+            in_order=_internals.is_in_order(loader),
             limit_bytes=_loader_state.limit_of(loader),
             context=torch.multiprocessing if context is None else context,
             policy=self._policy,
@@ -160,7 +160,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
             ),
             seed=self._seed,
             sample_deaths=_loader_state.blames.get_or_make(loader, restart_state.SampleDeaths),
-            epoch=(_per_loader.epochs.get(loader) or 0) if self._epoch is None else self._epoch.number,
+            epoch=_per_loader.position_of(loader).number if self._epoch is None else self._epoch.number,
             places=None if self._epoch is None else self._epoch.places,
         )
 
@@ -319,6 +319,11 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
 
     def _raise_timeout(self) -> NoReturn:
         raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds") from None
+
+    @property
+    def is_closed(self) -> bool:
+        """True if the workers have been ended."""
+        return self._engine.is_closed
 
     def report(self) -> dict[str, Any]:
         """Returns counters: see headrace.Loader.report."""

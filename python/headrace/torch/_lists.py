@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from headrace.torch import _generators
+from headrace.torch import _generators, _internals
 from headrace.torch._torchs import RandomSampler
 
 _DRAWN = 32  # numbers that RandomSampler draws at a time with replacement
@@ -123,7 +123,7 @@ class Lists:
     def _make_random(self, sampler: Any, number: int, generator: torch.Generator) -> list[int]:
         """Does what RandomSampler.__iter__ does between two lists."""
         size = len(sampler.data_source) if self._size is None else self._size
-        wanted = size if sampler._num_samples is None else sampler.num_samples
+        wanted = size if _internals.given_count(sampler) is None else sampler.num_samples
         whole, rest = divmod(wanted, _DRAWN if sampler.replacement else size)
         if number > whole:
             raise StopIteration

@@ -25,6 +25,7 @@ from headrace.torch import (
     _plain,
     _resume,
     _torchs,
+    _windows,
 )
 
 _T_co = TypeVar("_T_co", covariant=True)
@@ -61,7 +62,7 @@ class DataLoader(_base.DataLoader[_T_co]):
     """
 
     def _warm_up(self) -> None:
-        _per_loader.places.set(self, callers.place_of_caller())
+        _per_loader.position_of(self).made_by = callers.place_of_caller()
         if _uses_engine(self) and not contexts.foreign_class(self.multiprocessing_context):
             _warm_up_for(self)
 
@@ -95,6 +96,7 @@ class DataLoader(_base.DataLoader[_T_co]):
         """Warns of what will be lost, and raises RuntimeError if most samples would be. Only accelerate reads this
         attribute, before it rebuilds a loader."""
         _accelerate.check_before_prepare(self)
+        _windows.check_before_prepare(self)
         if _uses_engine(self) and not _why_torchs(self):
             if _internals.factories()[0] is not get_iterator:
                 _warn_of_accelerate(_ENGINE_LOST)
@@ -140,7 +142,7 @@ def _iterator_in_process(loader: _torchs.DataLoader[Any]) -> Any:
 
 def _torchs_iterator(loader: _torchs.DataLoader[Any]) -> Any:
     """Returns torch's iterator. It is counted and continued for loaders that have a state: headrace's own."""
-    if isinstance(loader, _base.DataLoader) or _per_loader.pending_of(loader) is not None:
+    if isinstance(loader, _base.DataLoader) or _per_loader.position_of(loader).pending is not None:
         return _plain.get_iterator(loader)
     return _internals.torchs_iterator(loader)
 

@@ -22,7 +22,7 @@ warmed: PerLoader[bool] = PerLoader()  # whether the fork server knows the modul
 
 def policy_of(loader: Any) -> _options.Policy:
     """Returns the policy of a loader: from its attributes, if it is one of headrace's, and from install()."""
-    is_iterable = loader._dataset_kind == _internals.DatasetKind.Iterable
+    is_iterable = _internals.is_iterable(loader)
     needs_indices = ("rng", "cache") if is_iterable else ()
     others = {name: value for name, value in _per_loader.installed_options.items() if name not in needs_indices}
     if not isinstance(loader, _base.DataLoader):  # attributes of torch's loaders may have any meaning

@@ -98,15 +98,21 @@ def dealing_of(sampler: Any) -> tuple[Any, int, int] | None:
 def watch(loader: Any, source: Any, number: int) -> None:
     """Makes a source that begins an epoch count what it draws, if its sampler deals to ranks in a way that headrace
     does not know. number: of the epoch."""
-    dealing = dealing_of(loader._index_sampler) if isinstance(source, ForeignSource) else None
-    samples, looked = length_of(loader.dataset), _per_loader.looked.get(loader) or 0
+    dealing = dealing_of(_internals.index_sampler(loader)) if isinstance(source, ForeignSource) else None
+    position = _per_loader.position_of(loader)
+    samples, looked = length_of(loader.dataset), position.overlap_looks
     if dealing is None or looked >= _EPOCHS or samples is None or not 0 < samples <= _MOST_SAMPLES:
         return
-    place = _per_loader.places.get(loader)
-    if place is None or _agree is None or not _agree.compares(loader) or _internals.default_group_size() < dealing[2]:
+    if (
+        position.made_by is None
+        or _agree is None
+        or not _agree.compares(loader)
+        or _internals.default_group_size() < dealing[2]
+    ):
         return
-    _per_loader.looked.set(loader, looked + 1)
-    key = f"{attempt()}/{place.key(type(dealing[0]).__name__)}/{dealing[2]}/{number}/{source.order.get('epoch')}"
+    position.overlap_looks = looked + 1
+    made_by = position.made_by.key(type(dealing[0]).__name__)
+    key = f"{attempt()}/{made_by}/{dealing[2]}/{number}/{source.order.get('epoch')}"
     draw = source.draw
 
     def draw_counted(position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:

@@ -41,12 +41,12 @@ def load(loader: Any, seeds: dict[str, Any]) -> None:
     """Takes over what a state has, whose numbers were not checked yet."""
     found = seeds.get(NAME)
     is_sound = isinstance(found, list) and all(type(one) is int for one in found)
-    _per_loader.past_draws.set(loader, PastDraws(found if is_sound else []))  # type: ignore[arg-type]
+    _per_loader.position_of(loader).past_draws = PastDraws(found if is_sound else [])  # type: ignore[arg-type]
 
 
 def as_seeds(loader: Any) -> dict[str, Any]:
     """Returns the part of a state's seeds that `load` takes."""
-    past = _per_loader.past_draws.get(loader)
+    past = _per_loader.position_of(loader).past_draws
     return {} if past is None or not past.known else {NAME: past.known}
 
 
@@ -54,7 +54,10 @@ def note(loader: Any, epoch: Epoch) -> None:
     """Notes what an epoch was drawn from, when its first indices are. Warns if an earlier process has drawn the same
     order."""
     drawn = None if epoch.is_continued else _checksum_of(epoch.source.seeds)
-    if drawn is not None and _per_loader.past_draws.get_or_make(loader, lambda: PastDraws([])).note(drawn):
+    position = _per_loader.position_of(loader)
+    if position.past_draws is None:
+        position.past_draws = PastDraws([])
+    if drawn is not None and position.past_draws.note(drawn):
         warn_user(
             "headrace: this epoch has the same order as an earlier one, because the random numbers that it is drawn "
             "from began again when the process was restarted. Give the loader generator=torch.Generator().manual_seed("

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps values for each loader, torch's own included: its next epoch, how far it is, and what its next iterator
-continues. The fallback uses them too, so nothing here needs the extension."""
+"""Keeps values for each loader, torch's own included, such as its position in its epochs. The fallback uses them too,
+so nothing here needs the extension."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from headrace._ranks.loader_identity import LoaderIdentity
-from headrace.sampling import _epoch
-from headrace.sampling._pending import Pending
+from headrace.sampling._position import EpochPosition
 
 _Known = TypeVar("_Known")
 installed_options: dict[str, Any] = {}  # those of install(), for loaders that do not set them themselves
@@ -46,35 +44,14 @@ class PerLoader(Generic[_Known]):
         return found
 
 
-epochs: PerLoader[int] = PerLoader()  # the number of the next epoch
-pending: PerLoader[Pending] = PerLoader()  # what the next iterator continues
-warned: PerLoader[bool] = PerLoader()  # of a set_epoch that was forgotten
-places: PerLoader[LoaderIdentity] = PerLoader()  # the lines that made the loader
-agreements: PerLoader[Any] = PerLoader()  # how it is compared with those of other ranks: see _agree
-looked: PerLoader[int] = PerLoader()  # epochs in which the parts of ranks were compared: see _overlap
-initials: PerLoader[bytes] = PerLoader()  # state of a dataset before another one was loaded into it, pickled
-past_draws: PerLoader[Any] = PerLoader()  # what its epochs were drawn from: see _past_draws
-progress: PerLoader[_epoch.Progress] = PerLoader()  # the newest epoch
+_positions: PerLoader[EpochPosition] = PerLoader()
 
 
-def pending_of(loader: Any) -> Pending | None:
-    """Returns what the next iterator of a loader continues, or None."""
-    found = pending.get(loader)
-    if found is not None and found.is_used:
-        pending.drop(loader)
-        return None
-    return found
+def position_of(loader: Any) -> EpochPosition:
+    """Returns how far a loader is in its epochs."""
+    return _positions.get_or_make(loader, EpochPosition)
 
 
-def number_of_next(loader: Any, continued: Pending | None) -> int:
-    """Returns the number of the loader's next epoch. continued: what it continues."""
-    state = None if continued is None else continued.state
-    return (epochs.get(loader) or 0) if state is None else state.epoch
-
-
-def has_begun(loader: Any, epoch: _epoch.Progress, number: int, continued: Pending | None) -> None:
-    """Notes an epoch that has begun, as the last step of iter(): if it is interrupted, the next one does it again."""
-    if continued is not None:
-        continued.begun = epoch
-    progress.set(loader, epoch)
-    epochs.set(loader, number + 1)
+def take_position(loader: Any, position: EpochPosition) -> None:
+    """Gives a copy of a loader its position."""
+    _positions.set(loader, position)

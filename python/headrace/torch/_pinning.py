@@ -53,9 +53,7 @@ class Pinner:
         self._is_done = threading.Event()
         index = torch.accelerator.current_device_index()
         arguments = (self._in, self._out, index, self._is_done, device)
-        self._thread = threading.Thread(
-            target=_internals.pin_memory._pin_memory_loop, args=arguments, name=PIN_THREAD, daemon=True
-        )
+        self._thread = threading.Thread(target=_internals.pin_loop(), args=arguments, name=PIN_THREAD, daemon=True)
         self._thread.start()
 
     @property

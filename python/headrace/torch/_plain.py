@@ -15,7 +15,7 @@ from typing import Any
 
 from headrace.sampling._epoch import Epoch
 from headrace.sampling._source import Drawn
-from headrace.torch import _beginning, _internals, _past_draws, _plain_iterable, _resume
+from headrace.torch import _beginning, _internals, _past_draws, _plain_iterable
 
 
 class PlainTasks:
@@ -82,7 +82,7 @@ class Indices:
     def __init__(self, loader: Any, beginning: _beginning.Beginning) -> None:
         self._loader = weakref.ref(loader)
         self._beginning: _beginning.Beginning | None = beginning
-        self._length = loader._index_sampler
+        self._length = _internals.index_sampler(loader)
         self._base_seed: int | None = None
         self._epoch: Epoch | None = None  # the newest one
         self._begun: Epoch | None = None  # the same, until it is iterated
@@ -118,8 +118,10 @@ class Indices:
         if self._epoch is None:
             self._begun = self._new_epoch()
         if _plain_iterable.is_torchs(iterator):
-            self._base_seed = iterator._base_seed
+            self._base_seed = _internals.base_seed(iterator)
             _internals.call_after_next(iterator, self._note_delivered)
+        elif self._epoch is not None:
+            self._epoch.is_counted = False
         beginning, self._beginning = self._beginning, None
         if beginning is not None and self._epoch is not None:
             self._note_begun(beginning, self._epoch)
@@ -140,7 +142,7 @@ def get_iterator(loader: Any) -> Any:
     """Returns torch's iterator of a loader, whose epoch is counted and may be continued."""
     if isinstance(loader.dataset, _internals.DataPipes):
         return _internals.torchs_iterator(loader)
-    return _plain_iterable.get_iterator(loader) if _resume.is_iterable(loader) else _over_indices(loader)
+    return _plain_iterable.get_iterator(loader) if _internals.is_iterable(loader) else _over_indices(loader)
 
 
 def _over_indices(loader: Any) -> Any:

@@ -41,7 +41,7 @@ class PlainIterableEpoch:
         self._warn_of_drop(loader)
         self._is_counted = is_torchs(iterator)
         if self._is_counted:
-            self._seeds["base"] = iterator._base_seed
+            self._seeds["base"] = _internals.base_seed(iterator)
             _internals.call_after_next(iterator, self._note)
         for number in range(self._dropped):
             if next(iterator, self) is self:
@@ -49,11 +49,12 @@ class PlainIterableEpoch:
                     f"headrace: this epoch is to go on after {self._dropped} batches, but the dataset gives only "
                     f"{number}; use the dataset that the state was taken with, or skip fewer batches"
                 )
-        _per_loader.has_begun(loader, self, self._number, _per_loader.pending_of(loader))
+        position = _per_loader.position_of(loader)
+        position.has_begun(self, self._number, position.pending)
 
     def _warn_of_drop(self, loader: Any) -> None:
         if self._dropped:
-            is_unordered = loader.num_workers > 1 and not loader.in_order
+            is_unordered = loader.num_workers > 1 and not _internals.is_in_order(loader)
             order = ", and with in_order=False they may not be the same ones" if is_unordered else ""
             warn_user(f"headrace: without headrace's engine, {self._dropped} batches are made again and dropped{order}")
 
@@ -123,7 +124,8 @@ def _start_next_epoch(iterator: Any, loader: Any) -> None:
 
 
 def _next_epoch(loader: Any) -> PlainIterableEpoch:
-    pending = _per_loader.pending_of(loader)
+    position = _per_loader.position_of(loader)
+    pending = position.pending
     if pending is not None and pending.state is not None:
         _beginning.set_loaders_generator(loader, pending.state.seeds)
-    return PlainIterableEpoch(loader, _per_loader.number_of_next(loader, pending), pending)
+    return PlainIterableEpoch(loader, position.number_of_next(pending), pending)

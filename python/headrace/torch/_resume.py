@@ -14,13 +14,15 @@ import torch
 
 from headrace import _options
 from headrace._ranks import callers, where
-from headrace.sampling import _iterable, _pending, _state
+from headrace.sampling import _iterable, _pending, _state, _windows
 from headrace.sampling._epoch import Epoch, Last
 from headrace.sampling._pending import Pending
 from headrace.sampling._source import Source
 from headrace.sampling._state import State
 from headrace.torch import _generators, _internals, _past_draws, _per_loader, _sources
 from headrace.torch._foreign import has_set_epoch, samplers_of
+from headrace.torch._internals import is_iterable
+from headrace.torch._per_loader import position_of, take_position
 
 
 def option(loader: Any, name: str) -> Any:
@@ -31,15 +33,15 @@ def option(loader: Any, name: str) -> Any:
 
 def source_of(loader: Any) -> tuple[Source, int]:
     """Returns the source of a loader's indices, and how many steps at the beginning of an epoch are skipped."""
-    source, skipped = _sources.source_of(loader._index_sampler, loader.dataset, where.rank_or_zero())
-    source.is_batched = loader._auto_collation
+    source, skipped = _sources.source_of(_internals.index_sampler(loader), loader.dataset, where.rank_or_zero())
+    source.is_batched = _internals.is_batched(loader)
     source.counts_draws = option(loader, "rng") == "sample"
     return source, skipped
 
 
 def set_sampler_epoch(loader: Any, order: dict[str, Any]) -> None:
     """Sets the samplers of a loader to the epoch of an order, if it has one."""
-    for one in samplers_of(loader._index_sampler) if "epoch" in order else []:
+    for one in samplers_of(_internals.index_sampler(loader)) if "epoch" in order else []:
         if has_set_epoch(one):
             one.set_epoch(order["epoch"])
 
@@ -47,29 +49,31 @@ def set_sampler_epoch(loader: Any, order: dict[str, Any]) -> None:
 # ---- taking a state ----
 
 
-def is_iterable(loader: Any) -> bool:
-    """Returns True if the dataset of a loader gives no samples by index."""
-    return bool(loader._dataset_kind == _internals.DatasetKind.Iterable)
-
-
 def state_dict(loader: Any) -> dict[str, str]:
     """Returns the state of a loader, after the batches that were delivered."""
-    if is_iterable(loader):
-        return _state.encode(_iterable_state(loader))
-    pending, epoch = _per_loader.pending_of(loader), _per_loader.progress.get(loader)
+    windows = position_of(loader).windows
+    state = _iterable_state(loader) if is_iterable(loader) else _state_of(loader)
+    if windows is not None:
+        state = windows.add_to(state, windows.steps_left() < windows.steps and callers.epoch_was_ended())
+    return _state.encode(state)
+
+
+def _state_of(loader: Any) -> State:
+    position = position_of(loader)
+    pending, epoch = position.pending, position.progress
     is_running = isinstance(epoch, Epoch) and not epoch.has_ended
     if pending is not None and (pending.state is not None or not is_running):
-        return _state.encode(_pending_state(loader, pending))
+        return _pending_state(loader, pending)
     if not isinstance(epoch, Epoch):
-        return _state.encode(_fresh_state(loader))
+        return _fresh_state(loader)
     seeds = epoch.source.seeds
     seeds.update({name: _text(value) for name, value in seeds.items()})  # encoded once
-    is_left = epoch.has_delivered() and callers.epoch_was_ended()
-    state = epoch.state_after_leaving() if is_left else epoch.state(option(loader, "held_back"))
+    is_left = position.windows is None and epoch.has_delivered() and callers.epoch_was_ended()  # else a pass goes on
+    state = epoch.state_after_leaving() if is_left else epoch.state(position.held_back(option(loader, "held_back")))
     state.seeds = {name: _text(value) for name, value in state.seeds.items()} | _past_draws.as_seeds(loader)
     if state.steps == 0 and "base" not in state.seeds:
         state.seeds = {**_end_seeds(loader, epoch), **_as_loaders(loader, epoch, state.seeds)}
-    return _state.encode(state)
+    return state
 
 
 def _as_loaders(loader: Any, epoch: Epoch, seeds: dict[str, Any]) -> dict[str, Any]:
@@ -80,14 +84,14 @@ def _as_loaders(loader: Any, epoch: Epoch, seeds: dict[str, Any]) -> dict[str, A
 
 
 def _iterable_state(loader: Any) -> State:
-    pending, epoch = _per_loader.pending_of(loader), _per_loader.progress.get(loader)
-    number, rank = _per_loader.epochs.get(loader) or 0, where.rank_or_zero()
+    position = position_of(loader)
+    pending, epoch = position.pending, position.progress
     order = _iterable.order_of(loader.dataset, loader.num_workers)
-    fresh = _iterable.state_at_start(number, order, rank)
+    fresh = _iterable.state_at_start(position.number, order, where.rank_or_zero())
     if pending is not None:
         state = pending.state or fresh
     else:
-        state = fresh if epoch is None else epoch.state(option(loader, "held_back"))
+        state = fresh if epoch is None else epoch.state(position.held_back(option(loader, "held_back")))
     if not state.steps and "base" not in state.seeds:
         state.seeds = _end_seeds(loader) | state.seeds
     return state
@@ -100,7 +104,7 @@ def _text(value: Any) -> Any:
 def _fresh_state(loader: Any) -> State:
     """Returns the state before the first iterator."""
     source, _ = source_of(loader)
-    state = State(_per_loader.epochs.get(loader) or 0, 0, 0, source.order, [source.segment])
+    state = State(position_of(loader).number, 0, 0, source.order, [source.segment])
     state.seeds = {name: _text(value) for name, value in source.end_seeds().items()} | _end_seeds(loader)
     return state
 
@@ -121,32 +125,9 @@ def _pending_state(loader: Any, pending: Pending) -> State:
     return _pending.skipped(state, pending.skipped, source_of(loader)[0]) if pending.skipped else state
 
 
-def steps_left(loader: Any) -> int | None:
-    """Returns how many batches the running epoch has left, or the next one if none runs; None if that is not known."""
-    pending = _per_loader.pending_of(loader)
-    epoch = _per_loader.progress.get(loader)
-    if pending is None and epoch is not None:
-        return epoch.steps_left()
-    if is_iterable(loader):
-        return None
-    source, skipped = source_of(loader)
-    state = _pending_state(loader, pending) if pending is not None else None
-    return _pending.count_left(source, state, skipped)
-
-
-def length(loader: Any, count: int) -> int:
-    """Returns the number of batches of the running epoch, or of the one that is continued next: those that are done,
-    before a resume too, and those left. `count`: of any other epoch."""
-    pending = _per_loader.pending_of(loader)
-    if pending is None or pending.state is None or is_iterable(loader):
-        return _pending.length_of(None if pending is not None else _per_loader.progress.get(loader), count)
-    return _pending.length_to_be(pending.state, source_of(loader)[0], count)
-
-
 def last(loader: Any) -> Last | None:
     """Returns the batch that a loader delivered last, or None before the first one."""
-    epoch = _per_loader.progress.get(loader)
-    found = None if epoch is None else epoch.last()
+    found = position_of(loader).last()
     return None if found is None else found._replace(weights=torch.tensor(found.weights))
 
 
@@ -157,60 +138,73 @@ def load(loader: Any, given: Any) -> None:
     """Checks a state and keeps it for the next iterator. Workers that persist are ended, because they have the seeds of
     the old epoch. Raises TypeError and StateError, and then changes nothing."""
     state = _state.decode(given)
+    position, window = position_of(loader), state.window
+    _windows.check(state, position.windows)
     if is_iterable(loader):
         state = _iterable.fitting(state, loader.dataset, loader.num_workers, where.rank_or_zero())
     else:
         state = _pending.fitting(state, source_of(loader)[0], option(loader, "on_changed"))
-    _per_loader.pending.set(loader, Pending(state))
-    _per_loader.progress.drop(loader)
-    _per_loader.epochs.set(loader, state.epoch)
+    position.will_continue(state, window)
     _past_draws.load(loader, state.seeds)
-    if loader._iterator is not None:
-        loader._iterator._shutdown_workers()
-        loader._iterator = None
+    _internals.drop_iterator(loader)
     if is_iterable(loader) and "epoch" in state.order:
         loader.dataset.set_epoch(state.order["epoch"])
     elif not is_iterable(loader):
         set_sampler_epoch(loader, state.order)
 
 
-def skip(loader: Any, steps: int) -> None:
-    """Lets the next iterator begin some steps later. Raises ValueError if the epoch has fewer."""
-    pending = _per_loader.pending_of(loader) or Pending(None)
-    if is_iterable(loader):
-        _per_loader.pending.set(loader, Pending(pending.state, pending.skipped + steps))
-        return
-    _per_loader.pending.set(loader, _pending.with_skip(pending, steps, source_of(loader)[0]))
+class AsLoader:
+    """A loader of torch as headrace.sampling._position sees it."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    @property
+    def is_iterable(self) -> bool:
+        """True if the dataset gives no samples by index."""
+        return is_iterable(self._loader)
+
+    def source(self) -> tuple[Source, int]:
+        """Returns the source of the indices, and the steps that are skipped."""
+        return source_of(self._loader)
+
+    def state_to_begin(self, pending: Pending) -> State:
+        """Returns the state before the next iterator."""
+        return _pending_state(self._loader, pending)
+
+    def set_parts(self, epoch: int) -> None:
+        """Sets the samplers and the dataset to an epoch, if they have set_epoch."""
+        for one in (*samplers_of(_internals.index_sampler(self._loader)), self._loader.dataset):
+            if has_set_epoch(one):
+                one.set_epoch(epoch)
+
+    def go_on_from_state(self) -> None:
+        """Loads the state of now."""
+        load(self._loader, state_dict(self._loader))
 
 
 def set_epoch(loader: Any, epoch: int) -> None:
-    """Sets the number of a loader's next epoch, and passes it on. A state of another epoch is discarded, with a
-    warning."""
-    epoch = operator.index(epoch)
-    for one in (*samplers_of(loader._index_sampler), loader.dataset):
-        if has_set_epoch(one):
-            one.set_epoch(epoch)
-    if _pending.discards(_per_loader.pending_of(loader), epoch):
-        _per_loader.pending.drop(loader)
-    _per_loader.epochs.set(loader, epoch)
+    """Sets the number of a loader's next epoch: see EpochPosition."""
+    position = position_of(loader)
+    number = operator.index(epoch) if position.windows is None else _options.check_count("epoch", epoch)
+    position.set_epoch(AsLoader(loader), number)
 
 
-_COPIED = "_headrace_pending"  # in the attributes of a copy
+_POSITION = "_headrace_position"  # in the attributes of a copy
 
 
-def with_pending(loader: Any) -> dict[str, Any]:
-    """Returns the attributes of a loader, with what it continues next."""
-    pending = _per_loader.pending_of(loader)
-    found = dict(vars(loader))
-    return found if pending is None else {**found, _COPIED: (pending.state, pending.skipped)}
+def with_position(loader: Any) -> dict[str, Any]:
+    """Returns the attributes of a loader, with what it continues next, and without the workers that persist: a copy
+    that has them would begin its epochs with the iterator of the loader."""
+    position = position_of(loader)
+    found = {name: None if name == "_iterator" else value for name, value in vars(loader).items()}
+    is_new = position.pending is None and position.windows is None
+    return found if is_new else {**found, _POSITION: position.copy(0)}
 
 
-def taking_pending(loader: Any, attributes: dict[str, Any]) -> dict[str, Any]:
+def taking_position(loader: Any, attributes: dict[str, Any]) -> dict[str, Any]:
     """Keeps what a copy of a loader continues next. Returns its other attributes."""
     found = dict(attributes)
-    if _COPIED in found:
-        pending = Pending(*found.pop(_COPIED))
-        _per_loader.pending.set(loader, pending)
-        if pending.state is not None:
-            _per_loader.epochs.set(loader, pending.state.epoch)
+    if _POSITION in found:
+        take_position(loader, found.pop(_POSITION))
     return found

@@ -26,7 +26,7 @@ from headrace.sampling._sampler_parts import SamplerParts
 from headrace.sampling._sampler_state import changed_seeds, parts_of, warn_of_changed
 from headrace.sampling._source import Dealt, Drawn, Source, count_batches, describe_change, hash_of, part_of
 from headrace.sampling._state import Segment, StateError
-from headrace.torch import _accelerate, _generators, _torchs
+from headrace.torch import _accelerate, _generators, _internals, _torchs
 from headrace.torch._distributed_sampler import DistributedSampler
 from headrace.torch._foreign import (
     ForeignSource,
@@ -72,7 +72,7 @@ class RandomSource(Source):
         self.segment = segment_of(batch_size, drop_last)
         self.n = len(sampler)
         if type(sampler) is RandomSampler:
-            self.order |= {"replacement": sampler.replacement, "num_samples": sampler._num_samples or -1}
+            self.order |= {"replacement": sampler.replacement, "num_samples": _internals.given_count(sampler) or -1}
         elif type(sampler) is WeightedRandomSampler:
             self.order |= {"replacement": sampler.replacement, "num_samples": sampler.num_samples}
         self._lists: Lists | None = None
@@ -119,7 +119,7 @@ class RandomSource(Source):
             return super().with_size(n)
         other = copy.copy(self)
         other.order = {**self.order, "n": n}
-        other.n = n if self._sampler._num_samples is None else self.n
+        other.n = n if _internals.given_count(self._sampler) is None else self.n
         return other
 
 
@@ -131,6 +131,8 @@ def _count_of(sampler: Any) -> int:
 
 class DistributedSource(Dealt):
     """DistributedSampler, torch's or headrace's."""
+
+    is_numbered = True
 
     def __init__(self, sampler: Any, batch_size: int, drop_last: bool) -> None:
         n = len(sampler.dataset)

@@ -23,7 +23,7 @@ from headrace._loader.worker.iterable_fetcher import IterableFetcher
 from headrace._loader.worker.job import DatasetJob, EndOfData, count_local_trainers
 from headrace._loader.worker.library_threads import limit_library_threads
 from headrace._options import Policy
-from headrace._tensors import extension
+from headrace._tensors import extension, torch_names
 from headrace.torch import _early_end, _internals
 from headrace.torch._packed import collate_packed
 
@@ -40,14 +40,15 @@ _NUMPY = ("collate_numpy_array_fn", "collate_numpy_scalar_fn")
 def _is_torchs(function: Any, *names: str) -> bool:
     """Returns True if it is a function of torch's collate module with one of these names. The names are not looked up,
     because a user may have replaced the functions."""
-    is_of_module = lookup.attribute(function, "__globals__") is vars(_internals.collate)
+    is_of_module = lookup.attribute(function, "__globals__") is _internals.collate_module
     return is_of_module and function.__name__ in names
 
 
 def _collate_is_torchs(collate_fn: object) -> bool:
     """Returns True if it is torch's default_collate, and the user has added nothing to its table of types."""
-    functions = _internals.collate.default_collate_fn_map
-    if not _is_torchs(collate_fn, "default_collate") or not _is_torchs(_internals.collate.collate, "collate"):
+    functions = _internals.collate_functions()
+    is_torchs = _is_torchs(collate_fn, "default_collate") and _is_torchs(_internals.collate(), "collate")
+    if functions is None or not is_torchs:
         return False
     others = [functions[key] for key in functions if key not in _PLAIN]
     return all(_is_torchs(functions.get(key), name) for key, name in _PLAIN.items()) and all(
@@ -56,7 +57,7 @@ def _collate_is_torchs(collate_fn: object) -> bool:
 
 
 _TENSORS = {torch.Tensor}
-_default_convert = _internals.collate.default_convert
+_default_convert = _internals.default_convert
 
 
 def _convert(data: Any) -> Any:
@@ -88,7 +89,7 @@ class Job(DatasetJob):
     def prepare(self, port: _core.Port, start: StartState) -> None:
         extension.use_torch()
         with inherited.keeping_sigterm():
-            _internals.signal_handling._set_worker_signal_handlers()
+            _internals.report_signals()
         diagnostics.record_stacks_and_stderr(port)
         _internals.set_thread_name("pt_data_worker")
         _internals.forget_library_finalizers()
@@ -129,11 +130,11 @@ class Job(DatasetJob):
         seed = self.base_seed + self.worker
         random.seed(seed)
         torch.manual_seed(seed)
-        if _internals.worker.HAS_NUMPY:
+        if torch_names.has_numpy():
             import numpy as np
 
-            np.random.seed(_internals.worker._generate_state(self.base_seed, self.worker))
-        _internals.worker._worker_info = _internals.worker.WorkerInfo(
+            np.random.seed(_internals.numpy_seed(self.base_seed, self.worker))
+        _internals.set_worker_info(
             id=self.worker, num_workers=self.num_workers, seed=seed, dataset=prepared.shown(self.dataset)
         )
 
@@ -141,7 +142,7 @@ class Job(DatasetJob):
         is_packed = self.collate_fn is collate_packed
         self.flavor = _core.FLAVOR_PACKED if is_packed else _core.FLAVOR_TENSOR
         self.collates_in_c = self.auto_collation and (is_packed or _collate_is_torchs(self.collate_fn))
-        if not self.auto_collation and self.collate_fn is _default_convert:
+        if not self.auto_collation and _default_convert is not None and self.collate_fn is _default_convert:
             self.collate_fn = _convert
         self._finishing: Any = pending.Passing()
         if not self.collates_in_c:

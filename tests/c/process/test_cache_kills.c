@@ -18,25 +18,14 @@ struct stage {
 };
 static struct stage *stage;
 
-static void await(_Atomic uint32_t *value, uint32_t wanted) {
-    int64_t deadline = in_s(PATIENCE_S);
-    while (atomic_load(value) < wanted) {
-        check(now_ns() < deadline);
-        poll(NULL, 0, 1);
-    }
-}
-
 static int open_stage(void **state) {
     memset(stage, 0, sizeof *stage);
     return open_scene(state);
 }
 
-static pid_t launch(void (*run)(uint32_t), uint32_t number, const char *plan) {
-    fflush(NULL);
-    pid_t pid = fork();
+static pid_t launch_one(void (*run)(uint32_t), uint32_t number, const char *plan) {
+    pid_t pid = fork_with(plan);
     if (pid) return pid;
-    die_with_test();
-    if (plan) setenv("HEADRACE_STOP", plan, 1);
     run(number);
     _exit(0);
 }
@@ -65,7 +54,7 @@ static void need_object(uint32_t number) {
 static void racers_build_once(void **state) {
     pid_t pids[RACERS];
     (void)state;
-    for (uint32_t i = 0; i < RACERS; i++) pids[i] = launch(need_object, i, NULL);
+    for (uint32_t i = 0; i < RACERS; i++) pids[i] = launch_one(need_object, i, NULL);
     for (uint32_t i = 0; i < RACERS; i++) assert_child_succeeds(pids[i]);
     assert_int_equal(atomic_load(&stage->builds), 1);
     assert_int_equal(count_in("claims"), 0);
@@ -132,7 +121,7 @@ static void check_after(const char *point) {
         hr_cached_detach(cached);
     } else
         assert_int_equal(r, -ENOENT);
-    assert_child_succeeds(launch(live, 0, NULL)); /* the next process can build, whatever was left */
+    assert_child_succeeds(launch_one(live, 0, NULL)); /* the next process can build, whatever was left */
     must(hr_cache_attach(cache, "features", "0", &cached));
     check(has_object(cached, 1));
     hr_cached_detach(cached);
@@ -150,7 +139,7 @@ static void a_process_killed_at_any_point_leaves_it_usable(void **state) {
         for (int passage = 1; passage <= 2; passage++) {
             snprintf(plan, sizeof plan, "%s:9:%d", point->name, passage);
             open_stage(state);
-            int status = reap_pid(launch(live, 0, plan));
+            int status = reap_pid(launch_one(live, 0, plan));
             if (passage == 1 && status != SIGKILL) fail_msg("%s: no run passes it", point->name);
             check_after(point->name);
             close_scene(state);
@@ -173,7 +162,7 @@ static void a_stopped_builder_is_named(void **state) {
     hr_cache_build *build;
     int status;
     (void)state;
-    pid_t pid = launch(need_object, 0, "cache.written:19:2");
+    pid_t pid = launch_one(need_object, 0, "cache.written:19:2");
     check(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status));
     must(hr_cache_ask(cache, &request, &ticket));
     check(hr_cache_wait(ticket, now_ns() + 50000000, &cached, &build) == -ETIMEDOUT);
@@ -225,9 +214,9 @@ static void wait_and_count_chunks(uint32_t number) {
 }
 
 static void expect_takeover(uint32_t number) {
-    pid_t first = launch(write_two_chunks_and_die, number, NULL);
+    pid_t first = launch_one(write_two_chunks_and_die, number, NULL);
     await(&stage->gate, 1);
-    pid_t second = launch(wait_and_count_chunks, 0, NULL);
+    pid_t second = launch_one(wait_and_count_chunks, 0, NULL);
     await(&stage->builds, 1);
     atomic_store(&stage->gate, 2);
     assert_int_equal(reap_pid(first), SIGKILL);
@@ -296,9 +285,9 @@ static void the_third_dead_builder_is_an_error_for_all(void **state) {
     enum { PROCESSES = 6 };
     pid_t pids[PROCESSES];
     (void)state;
-    pids[0] = launch(begin_and_die, 0, NULL);
+    pids[0] = launch_one(begin_and_die, 0, NULL);
     await(&stage->builds, 1);
-    for (uint32_t i = 1; i < PROCESSES; i++) pids[i] = launch(begin_and_die, i, NULL);
+    for (uint32_t i = 1; i < PROCESSES; i++) pids[i] = launch_one(begin_and_die, i, NULL);
     for (uint32_t i = 1; i < PROCESSES; i++) await_sleeping(pids[i]);
     atomic_store(&stage->gate, 1);
     for (uint32_t i = 0; i < PROCESSES; i++) reap_pid(pids[i]);
@@ -333,9 +322,9 @@ static void expect_failure(uint32_t number) {
 static void those_that_wait_get_the_text_of_a_failure(void **state) {
     pid_t waiting[3];
     (void)state;
-    pid_t builder = launch(begin_and_fail, 0, NULL);
+    pid_t builder = launch_one(begin_and_fail, 0, NULL);
     await(&stage->gate, 1);
-    for (uint32_t i = 0; i < 3; i++) waiting[i] = launch(expect_failure, i, NULL);
+    for (uint32_t i = 0; i < 3; i++) waiting[i] = launch_one(expect_failure, i, NULL);
     for (uint32_t i = 0; i < 3; i++) await_sleeping(waiting[i]);
     atomic_store(&stage->gate, 2);
     assert_child_succeeds(builder);
@@ -364,7 +353,8 @@ static void build_one_that_needs_the_other(uint32_t number) {
 
 static void builders_that_need_each_other_are_named(void **state) {
     (void)state;
-    pid_t one = launch(build_one_that_needs_the_other, 0, NULL), two = launch(build_one_that_needs_the_other, 1, NULL);
+    pid_t one = launch_one(build_one_that_needs_the_other, 0, NULL),
+          two = launch_one(build_one_that_needs_the_other, 1, NULL);
     assert_child_succeeds(one);
     assert_child_succeeds(two);
     assert_in_range(atomic_load(&stage->builds), 1, 2);
@@ -388,7 +378,7 @@ static void a_forked_child_keeps_the_claim(void **state) {
     (void)state;
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     hr_cached_detach(put_object(&request, 1));
-    assert_child_succeeds(launch(attach_fork_and_exit, 0, NULL));
+    assert_child_succeeds(launch_one(attach_fork_and_exit, 0, NULL));
     assert_refused(hr_cache_remove(cache, "features", "0", 0), -EBUSY, "processes have 'features'");
     atomic_store(&stage->gate, 1);
     while (waitpid(-1, NULL, 0) > 0) continue;
@@ -408,7 +398,7 @@ static void a_killed_process_claims_nothing(void **state) {
     (void)state;
     request.keep = HR_CACHE_KEEP_JOB;
     hr_cached *own = put_object(&request, 1);
-    assert_int_equal(reap_pid(launch(claim_and_die, 0, NULL)), SIGKILL);
+    assert_int_equal(reap_pid(launch_one(claim_and_die, 0, NULL)), SIGKILL);
     must(hr_cache_collect(cache, -1, UINT64_MAX, NULL, NULL, &result));
     assert_int_equal(result.objects, 0);
     assert_int_equal(count_in("claims"), 1); /* that of this process; the other is swept */

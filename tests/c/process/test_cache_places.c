@@ -22,14 +22,6 @@ static int open_stage(void **state) {
     return open_scene(state);
 }
 
-static void await(_Atomic uint32_t *value, uint32_t wanted) {
-    int64_t deadline = in_s(PATIENCE_S);
-    while (atomic_load(value) < wanted) {
-        check(now_ns() < deadline);
-        poll(NULL, 0, 1);
-    }
-}
-
 /* Runs a part of a test in a process of its own. Exit code 77: it has not the rights. */
 static void run_apart(void (*run)(void)) {
     fflush(NULL);

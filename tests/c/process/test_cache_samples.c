@@ -93,16 +93,6 @@ static struct hr_samples_report report(void) {
     return found;
 }
 
-static pid_t launch(void (*run)(void), const char *plan) {
-    fflush(NULL);
-    pid_t pid = fork();
-    if (pid) return pid;
-    die_with_test();
-    if (plan) setenv("HEADRACE_STOP", plan, 1);
-    run();
-    _exit(0);
-}
-
 /* ---- one process ---- */
 
 static void samples_are_made_once(void **state) {

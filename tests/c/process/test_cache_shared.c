@@ -18,14 +18,6 @@ struct stage {
 };
 static struct stage *stage;
 
-static void await(_Atomic uint32_t *value, uint32_t wanted) {
-    int64_t deadline = in_s(PATIENCE_S);
-    while (atomic_load(value) < wanted) {
-        check(now_ns() < deadline);
-        poll(NULL, 0, 1);
-    }
-}
-
 static int open_all(void **state) {
     memset(stage, 0, sizeof *stage);
     return open_shared_scene(state);

@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <stdatomic.h>
 
 #include "os/os.h"
 
@@ -122,5 +123,31 @@ static inline int count_in(const char *part) {
         check((call) == (code));                                                                                       \
         check(strstr(hr_error_message(), text) != NULL);                                                               \
     } while (0)
+
+/* Forks a child that stops or dies as `plan`, a value of HEADRACE_STOP, says; NULL: it does not. */
+static inline pid_t fork_with(const char *plan) {
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid) return pid;
+    die_with_test();
+    if (plan) setenv("HEADRACE_STOP", plan, 1);
+    return 0;
+}
+
+static inline pid_t launch(void (*run)(void), const char *plan) {
+    pid_t pid = fork_with(plan);
+    if (pid) return pid;
+    run();
+    _exit(0);
+}
+
+/* Waits until other processes have raised a value that all share. */
+static inline void await(_Atomic uint32_t *value, uint32_t wanted) {
+    int64_t deadline = in_s(PATIENCE_S);
+    while (atomic_load(value) < wanted) {
+        check(now_ns() < deadline);
+        poll(NULL, 0, 1);
+    }
+}
 
 #endif

@@ -104,14 +104,4 @@ static inline void await_waiter(uint32_t index) {
     }
 }
 
-static inline pid_t launch(void (*run)(void), const char *plan) {
-    fflush(NULL);
-    pid_t pid = fork();
-    if (pid) return pid;
-    die_with_test();
-    if (plan) setenv("HEADRACE_STOP", plan, 1);
-    run();
-    _exit(0);
-}
-
 #endif

@@ -3,7 +3,7 @@
 
 #include "board/board.h"
 
-/* The layout of a board, and a board with one process. Several processes are in tests/c/process/test_board.c. */
+/* The layout of a board, and a board with one process. Several processes are in tests/c/process/test_board_ranks.c. */
 
 static const struct hr_board_options two = {.key = "unit", .world_size = 2, .local_size = 2, .fd = -1};
 static const struct hr_board_facts facts = {.length = 9984, .steps = 78, .seed = 5, .epoch = 3, .digest = -7};

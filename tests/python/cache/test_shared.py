@@ -141,6 +141,10 @@ def test_bad_arguments_are_refused() -> None:
     refuses(ValueError, "give sizes of 1 or more", "none", (-3,), "f4")
     refuses(ValueError, "33 dimensions", "none", (1,) * 33, "f4")
     refuses(TypeError, "integer", "none", (2.5,), "f4")
+    for shape in ("3", ("3", 2), 2.5, [None]):
+        refuses(TypeError, r"cache\.shared: shape is an integer or a tuple of integers, not ", "none", shape, "f4")
+    for dtype in ("float3", 5, "i4,,"):
+        refuses(TypeError, r"cache\.shared: dtype is .*, which numpy refuses.*; give one such as", "none", (3,), dtype)
     refuses(OSError, "no room", "none", 1 << 40, "f4")
     refuses(ValueError, "larger than any machine", "none", (1 << 40, 1 << 40), "f4")
     for dtype in ("O", "S5", "M8[s]", ">f4", [("x", "f4")], "f16"):
@@ -299,6 +303,8 @@ def test_wrong_use_of_a_lock_is_an_error() -> None:
     for timeout in (-1, float("nan")):
         with pytest.raises(ValueError, match="0 or more seconds"):
             shared.lock(timeout=timeout)
+    with pytest.raises(TypeError, match="timeout of a lock is 'x'; give 0 or more seconds, or None"):
+        shared.lock(timeout="x")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="once each"):
         shared.lock(row=slice(0, 3))  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="once each"):
@@ -426,6 +432,18 @@ def test_bad_elements_change_nothing() -> None:
     assert not shared.array.any()
     with pytest.raises(TypeError, match="cannot be changed without a lock"):
         headrace.cache.shared("bytes", 3, "u1").add(0, 1)
+
+
+@pytest.mark.parametrize("dtype", ["i4", "i8"])
+def test_single_integers_are_stored_as_they_are(dtype: str) -> None:
+    shared, limits = headrace.cache.shared("numbers", 2, dtype), np.iinfo(dtype)
+    for value in (0, 1, -1, limits.max, limits.min, True, np.int8(-3)):
+        shared.array[0] = 0
+        assert shared.fetch_add(0, value) == 0 and shared.array.tolist() == [int(value), 0]
+    for value in (limits.max + 1, limits.min - 1, 1 << 100):
+        with pytest.raises((OverflowError, TypeError)):
+            shared.add(0, value)
+    assert shared.array.tolist() == [-3, 0]
 
 
 def test_numbers_too_large_for_the_dtype_are_refused() -> None:

@@ -110,6 +110,7 @@ def test_disk_array_is_written(tmp_path: pathlib.Path) -> None:
         ((-1, 3), "f8", None, ValueError, "no negative size"),
         ((), "f8", None, ValueError, "at least one dimension"),
         ("abc", "f8", None, TypeError, "tuple of ints"),
+        (5, "float3", None, TypeError, "writer: dtype is 'float3', which numpy refuses .*; give one such as"),
         ((3,), object, None, TypeError, "cannot be shared"),
         ((3,), [("a", "i4")], None, TypeError, "cannot be shared"),
         ((1 << 40, 1 << 40), "f8", None, ValueError, "too large"),

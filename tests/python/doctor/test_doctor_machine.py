@@ -17,7 +17,7 @@ from typing import Any
 import headrace
 import pytest
 from doctors import GIB, doctor, findings, make_machine, needs_cores
-from headrace.doctor.machine import fork, limits
+from headrace.doctor.machine import fork, limits, system
 from loaders import needs_failpoints, only_headrace
 from processes import environment
 
@@ -188,6 +188,16 @@ def test_sandbox_in_which_the_engine_cannot_run_is_an_error() -> None:
 def test_an_engine_that_is_switched_off_is_a_warning() -> None:
     found = findings(HEADRACE_DISABLE="1")["engine"]
     assert (found["severity"], found["fix"]) == ("warning", "unset HEADRACE_DISABLE")
+
+
+@pytest.mark.parametrize(("version", "severity"), [("2.6.1+cpu", "ok"), ("2.5.0", "note"), ("3.0", "note")])
+def test_torch_that_headrace_is_not_made_for_is_a_note(
+    monkeypatch: pytest.MonkeyPatch, version: str, severity: str
+) -> None:
+    monkeypatch.setattr(system.metadata, "version", lambda name: version)
+    found = system.torch()
+    assert (found.severity, found.value) == (severity, version)
+    assert "torch 2.6 to 2.15" in found.limit
 
 
 def test_unloadable_extension_is_an_error_without_traceback() -> None:

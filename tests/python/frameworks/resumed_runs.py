@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from processes import Script
 
-SCRIPTS = pathlib.Path(__file__).parent / "scripts"
+SCRIPTS = pathlib.Path(__file__).parent / "resumes"
 COUNT, BATCH, EPOCHS = 50, 4, 3
 DEADLINE_S = 500  # a run takes up to 40 s where its framework is imported for the first time
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """headrace under the frameworks that make their loaders themselves: accelerate, Lightning, transformers.
 
-Each is tried once, by a script in frameworks/; the tests look at what it reports.
+Each is tried once, by a script in epochs/; the tests look at what it reports.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from processes import Script
 
-SCRIPTS = pathlib.Path(__file__).parent / "frameworks"
+SCRIPTS = pathlib.Path(__file__).parent / "epochs"
 INDICES = list(range(24))
 SMALL = 1 << 26
 
@@ -105,6 +105,10 @@ def test_accelerate_that_removes_no_option_does_not_warn(accelerate: Facts) -> N
     assert facts["left_alone"]
 
 
+def test_accelerate_does_not_make_a_loader_with_steps_again(accelerate: Facts) -> None:
+    assert "without steps_per_epoch=5; do not give it to prepare()" in accelerate["warned"]["refused"]
+
+
 def test_sampler_that_accelerate_deals_again_raises(accelerate: Facts) -> None:
     """accelerate deals the batches of any loader. With torch's sampler 8 of 24 samples are never seen, without an
     error; headrace's samplers raise, and headrace's loader with any of them."""
@@ -180,9 +184,9 @@ def test_loaders_rebuilt_for_two_devices_keep_engine_and_options(lightning: Fact
     }
     for rank in ranks:
         assert rank["loaders"] == [loader] * 3  # to fit: two; to validate
-        assert rank["engines"] == ["headrace"] * 3
-        assert rank["limits"] == [SMALL] * 3
-    for stage, passes in ("train", 1), ("val", 2):
+        assert rank["engines"] == ["headrace"] * 6  # on two ranks, steps_per_epoch is two passes
+        assert rank["limits"] == [SMALL] * 6
+    for stage, passes in ("train", 2), ("val", 4):
         halves = [rank["seen"][stage] for rank in ranks]
         assert [len(half) for half in halves] == [12 * passes] * 2
         assert sorted(halves[0] + halves[1]) == sorted(INDICES * passes)

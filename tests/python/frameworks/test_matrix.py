@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from test_frameworks import Facts, facts_of
+from test_epochs import Facts, facts_of
 
 SAMPLES = list(range(13))
 METHODS = ("fit", "validate", "test", "predict")

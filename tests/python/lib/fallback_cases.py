@@ -130,7 +130,7 @@ def kept_alive() -> int:
         for _ in range(2):
             iterator = iter(loader)
             next(iterator)
-            dead += [weakref.ref(iterator), weakref.ref(_per_loader.progress.get(loader))]
+            dead += [weakref.ref(iterator), weakref.ref(_per_loader.position_of(loader).progress)]
             loader.load_state_dict(loader.state_dict())
             begin(loader, 1)
         dead.append(weakref.ref(loader))

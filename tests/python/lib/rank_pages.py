@@ -18,7 +18,6 @@ from processes import is_still, kill_session, until
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 LAUNCH = ROOT / "src/launch"
-WHAT_ENDED = ROOT / "python/headrace/_ranks/what_ended.py"
 REASON_AT, TEXT_AT, KEEPERS_AT, STACKS_AT = 1 << 10, 4 << 10, 32 << 10, 64 << 10
 MAGIC = 0x6B6E615261657248
 WORDS = (
@@ -53,7 +52,7 @@ def load(name: str) -> ModuleType:
 @functools.cache
 def hook_zip() -> bytes:
     """Returns the zip that libheadrace contains (tests/c/unit/test_hook.c compares)."""
-    data = load("embed_hook").make_zip({"sitecustomize": LAUNCH / "hook.py", "what_ended": WHAT_ENDED})
+    data = load("embed_hook").make_zip({"sitecustomize": LAUNCH / "hook.py", "what_ended": LAUNCH / "what_ended.py"})
     assert isinstance(data, bytes)
     return data
 

@@ -206,6 +206,38 @@ def test_interrupted_iter_keeps_the_state_that_was_loaded(make: Any) -> None:
     assert interrupter.interruptions > 30
 
 
+class Few(Samples):
+    """Three batches of two samples."""
+
+    def __len__(self) -> int:
+        return 6
+
+
+class FewStreamed(torch.utils.data.IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return map(torch.tensor, [[0], [1], [2], [3], [4], [5]])
+
+
+@KINDS
+@WORKERS
+@pytest.mark.parametrize("kind", [Few, FewStreamed])
+@pytest.mark.parametrize("steps", [3, 4])
+def test_interrupted_begin_of_a_pass_loses_no_batch(make: Any, workers: int, kind: Any, steps: int) -> None:
+    """With steps_per_epoch, next() begins the pass that comes next: at the first step of an epoch, or later."""
+    workers = min(workers, 1) if kind is FewStreamed else workers
+    with Interrupter(step=331 if workers else 23) as interrupter:
+        while not interrupter.rounds:
+            loader = make(kind(), workers, batch_size=2, steps_per_epoch=steps, persistent_workers=workers > 0)
+            got = list(loader) if steps == 3 else []
+            iterator = iter(loader)
+            got += [next(iterator) for _ in range(6 - len(got) - 3)]
+            got.append(interrupter.next(iterator))
+            assert loader.last.step == 3 % steps and loader.steps_left == steps - 1 - 3 % steps
+            got += [*iterator, *loader, *loader]
+            assert _flat(got)[:24] == list(range(6)) * 4 and len(got) == (4 if steps == 3 else 3) * steps
+    assert interrupter.interruptions > 5
+
+
 def _in_flight(iterator: Any) -> int:
     core = iterator._engine.source
     return core.owed + sum(len(core.tasks(worker)) for worker in range(2))

@@ -13,7 +13,7 @@ import headrace
 import headrace.torch
 import pytest
 import torch.utils.data
-from headrace import _options
+from headrace import _core, _options
 from loaders import only_headrace
 
 pytestmark = only_headrace
@@ -70,3 +70,8 @@ def test_unknown_and_bad_options_are_refused(name: str) -> None:
     with pytest.raises((TypeError, ValueError), match=name):
         _options.check_own({name: object()})
     _options.check_own({name: _options.DEFAULTS[name]})
+
+
+def test_limits_are_those_of_the_extension() -> None:
+    """The options are checked without the extension, too."""
+    assert (_options._LEAST_CACHE, _options._MOST_THREADS) == (_core.SAMPLES_LEAST_BYTES, _core.IMAGE_MOST_THREADS)

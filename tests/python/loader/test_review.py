@@ -404,6 +404,7 @@ def test_the_signature_has_torchs_names_and_headraces() -> None:
         "held_back",
         "snapshot_every_n_steps",
         "compare_ranks",
+        "steps_per_epoch",
         "threads",
         "cache",
         "freeze",

@@ -213,3 +213,30 @@ loader = DataLoader([9] * 200, batch_sampler=Plan([9] * 200, max_batch=8))
 epochs(lambda: loader, 2, lambda loader, epoch: loader.batch_sampler.set_epoch(epoch))
 """
     assert run_ranks(tmp_path, 2, LOADERS + code) == ["fine\n", "fine\n"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_ranks_with_steps_per_epoch_agree_on_each_pass(tmp_path: pathlib.Path, workers: int) -> None:
+    """The passes of 6 steps are compared, although the epochs have 4; a rank whose second pass is another one is found
+    when that begins, in the second epoch."""
+    code = f"""
+def dealt(seed=0):
+    sampler = DistributedSampler(range(48), seed=seed)
+    return DataLoader(range(48), 4, sampler=sampler, num_workers={workers}, steps_per_epoch=4)
+
+loader, sizes = dealt(), []
+for epoch in range(3):
+    loader.set_epoch(epoch)
+    sizes.append(sum(1 for batch in loader))
+print(sizes, loader.report()["ranks"].partition("; ")[2] if {workers} else "", flush=True)
+meet("first")
+loader = dealt()
+list(loader)
+if RANK == 1:
+    loader.sampler.seed = 9
+epochs(lambda: loader, 2)
+"""
+    first, second = run_ranks(tmp_path, 2, LOADERS + code)
+    assert first.startswith("[4, 4, 4]") and second.startswith("[4, 4, 4]")
+    for text in (first, second):
+        assert "epoch 1: rank 0 has the seed 0" in text

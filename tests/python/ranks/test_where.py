@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 import pytest
-from headrace._ranks.where import Place, find
+from headrace._ranks.where import RankPlace, find
 
 LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "SLURM_", "OMPI_", "PMI", "MPI_")
 
@@ -72,32 +72,32 @@ def empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.distributed", None)
 
 
-def place(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], **arguments: Any) -> Place:
+def place(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], **arguments: Any) -> RankPlace:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     return find(**arguments)
 
 
 FOUND = [
-    (TORCHRUN, Place(5, 8, 1, 4, "environment: RANK, WORLD_SIZE")),
-    ({"RANK": "0", "WORLD_SIZE": "1"}, Place(0, 1, None, None, "environment: RANK, WORLD_SIZE")),
-    ({**SRUN, **TORCHRUN}, Place(5, 8, 1, 4, "environment: RANK, WORLD_SIZE")),  # srun torchrun
-    (SRUN, Place(2, 4, 2, 3, "environment: SLURM_PROCID, SLURM_STEP_NUM_TASKS")),
-    ({**SRUN, "WORLD_SIZE": "4"}, Place(2, 4, 2, 3, "environment: SLURM_PROCID, SLURM_STEP_NUM_TASKS")),
-    ({**SRUN, "PMIX_RANK": "2"}, Place(2, 4, 2, 3, "environment: SLURM_PROCID, SLURM_STEP_NUM_TASKS")),
-    (SBATCH, Place(0, 1, 0, 1, "none")),
-    (SALLOC, Place(0, 1, 0, 1, "none")),
-    (MPIRUN, Place(3, 6, 0, 3, "environment: OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE")),
-    ({**SBATCH, **MPIRUN}, Place(3, 6, 0, 3, "environment: OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE")),
-    (MPIEXEC, Place(1, 2, 1, 2, "environment: PMI_RANK, PMI_SIZE")),
-    ({}, Place(0, 1, 0, 1, "none")),
-    ({"RANK": "", "WORLD_SIZE": ""}, Place(0, 1, 0, 1, "none")),
+    (TORCHRUN, RankPlace(5, 8, 1, 4, "environment: RANK, WORLD_SIZE")),
+    ({"RANK": "0", "WORLD_SIZE": "1"}, RankPlace(0, 1, None, None, "environment: RANK, WORLD_SIZE")),
+    ({**SRUN, **TORCHRUN}, RankPlace(5, 8, 1, 4, "environment: RANK, WORLD_SIZE")),  # srun torchrun
+    (SRUN, RankPlace(2, 4, 2, 3, "environment: SLURM_PROCID, SLURM_STEP_NUM_TASKS")),
+    ({**SRUN, "WORLD_SIZE": "4"}, RankPlace(2, 4, 2, 3, "environment: SLURM_PROCID, SLURM_STEP_NUM_TASKS")),
+    ({**SRUN, "PMIX_RANK": "2"}, RankPlace(2, 4, 2, 3, "environment: SLURM_PROCID, SLURM_STEP_NUM_TASKS")),
+    (SBATCH, RankPlace(0, 1, 0, 1, "none")),
+    (SALLOC, RankPlace(0, 1, 0, 1, "none")),
+    (MPIRUN, RankPlace(3, 6, 0, 3, "environment: OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE")),
+    ({**SBATCH, **MPIRUN}, RankPlace(3, 6, 0, 3, "environment: OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE")),
+    (MPIEXEC, RankPlace(1, 2, 1, 2, "environment: PMI_RANK, PMI_SIZE")),
+    ({}, RankPlace(0, 1, 0, 1, "none")),
+    ({"RANK": "", "WORLD_SIZE": ""}, RankPlace(0, 1, 0, 1, "none")),
 ]
 
 
 @pytest.mark.parametrize(("environment", "expected"), FOUND)
 def test_place_is_found_in_environment_of_launcher(
-    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: Place
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: RankPlace
 ) -> None:
     assert place(monkeypatch, environment) == expected
 
@@ -124,22 +124,24 @@ def test_wrong_environment_is_an_error_naming_variable(
     with pytest.raises(ValueError) as error:
         place(monkeypatch, environment)
     assert message in str(error.value)
-    assert place(monkeypatch, {}, num_replicas=2, rank=1) == Place(1, 2, None, None, "arguments: num_replicas, rank")
+    assert place(monkeypatch, {}, num_replicas=2, rank=1) == RankPlace(
+        1, 2, None, None, "arguments: num_replicas, rank"
+    )
 
 
 def test_given_place_is_the_first_match(monkeypatch: pytest.MonkeyPatch) -> None:
     found = place(monkeypatch, TORCHRUN, num_replicas=2, rank=1)
-    assert found == Place(1, 2, None, None, "arguments: num_replicas, rank")
+    assert found == RankPlace(1, 2, None, None, "arguments: num_replicas, rank")
 
 
 def test_given_place_of_the_launcher_has_its_local_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     found = place(monkeypatch, TORCHRUN, num_replicas=8, rank=5)
-    assert found == Place(5, 8, 1, 4, "arguments: num_replicas, rank")
+    assert found == RankPlace(5, 8, 1, 4, "arguments: num_replicas, rank")
 
 
 @pytest.mark.parametrize("arguments", [{"num_replicas": 8}, {"rank": 5}])
 def test_one_argument_is_completed_from_environment(monkeypatch: pytest.MonkeyPatch, arguments: dict[str, int]) -> None:
-    assert place(monkeypatch, TORCHRUN, **arguments) == Place(5, 8, 1, 4, "environment: RANK, WORLD_SIZE")
+    assert place(monkeypatch, TORCHRUN, **arguments) == RankPlace(5, 8, 1, 4, "environment: RANK, WORLD_SIZE")
 
 
 ARGUMENTS: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -189,10 +191,10 @@ class Distributed:
 def test_default_group_comes_before_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.distributed", Distributed())  # type: ignore[arg-type]
     source = "torch.distributed's default group"
-    assert find() == Place(5, 8, None, None, source)
-    assert place(monkeypatch, TORCHRUN) == Place(5, 8, 1, 4, source)
-    assert place(monkeypatch, {"RANK": "1"}) == Place(5, 8, None, None, source)
-    assert place(monkeypatch, {"RANK": "abc"}) == Place(5, 8, None, None, source)
+    assert find() == RankPlace(5, 8, None, None, source)
+    assert place(monkeypatch, TORCHRUN) == RankPlace(5, 8, 1, 4, source)
+    assert place(monkeypatch, {"RANK": "1"}) == RankPlace(5, 8, None, None, source)
+    assert place(monkeypatch, {"RANK": "abc"}) == RankPlace(5, 8, None, None, source)
 
 
 def test_torch_is_not_imported_to_find_the_place() -> None:

@@ -131,7 +131,7 @@ def test_exact_without_repeats_may_be_anywhere() -> None:
 
 
 def lightnings_wrapper(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Returns a class as Lightning's, under its name; tests/python/torch/frameworks has the real one."""
+    """Returns a class as Lightning's, under its name; tests/python/frameworks has the real one."""
 
     class _IndexBatchSamplerWrapper:
         def __init__(self, batch_sampler: Any) -> None:

@@ -175,6 +175,28 @@ def test_a_copy_of_a_loader_continues_the_state_that_was_loaded() -> None:
         assert plain(next(iter(loader))) == [8, 9, 10, 11]
 
 
+@pytest.mark.parametrize("make", [DataLoader, headrace.Loader])
+def test_an_iterator_that_has_the_rest_in_flight_is_not_used(make: Any) -> None:
+    """The workers have all batches that are left, and the consumer has none of them."""
+    loader = make(Numbers(), 4)
+    iterator = iter(loader)
+    next(iterator), next(iterator), next(iterator)
+    state = loader.state_dict()
+    loader = make(Numbers(), 4, num_workers=2, multiprocessing_context="fork")
+    loader.load_state_dict(state)
+    iter(loader)
+    assert loader.state_dict() == state
+    assert [plain(batch)[0] for batch in loader] == [12, 16, 20]
+
+
+def test_a_copy_of_a_loader_has_workers_of_its_own() -> None:
+    loader = DataLoader(Numbers(), 4, num_workers=1, multiprocessing_context="fork", persistent_workers=True)
+    iterator = iter(loader)
+    next(iterator)
+    assert [plain(batch)[0] for batch in copy.copy(loader)] == list(range(0, 23, 4))
+    assert [plain(batch)[0] for batch in iterator] == list(range(4, 23, 4))
+
+
 def test_an_iterator_that_is_not_used_leaves_the_state() -> None:
     loader = DataLoader(Numbers(), 4, shuffle=True, num_workers=1)
     iterator = iter(loader)

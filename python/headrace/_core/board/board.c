@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* _core.Board: the board of this process. */
 #include "board/board.h"
 
 #include <stdio.h>

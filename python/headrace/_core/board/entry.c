@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* _core.BoardEntry: a loader's entry on the board. */
 #include "board/board.h"
 
 #include <errno.h>

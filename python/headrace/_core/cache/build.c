@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* _core.CacheBuild: an object that this process builds. */
 #include "cache/cache.h"
 
 struct build {
@@ -26,11 +27,6 @@ hr_cache_build *cache_build_of(PyObject *self) {
     return build;
 }
 
-static PyObject *none_or_raise(int code) {
-    if (code < 0) return cache_raise(code);
-    Py_RETURN_NONE;
-}
-
 static PyObject *build_reserve(PyObject *self, PyObject *arguments) {
     unsigned long long bytes, chunk_bytes;
     const char *meta;
@@ -40,7 +36,7 @@ static PyObject *build_reserve(PyObject *self, PyObject *arguments) {
     Py_BEGIN_ALLOW_THREADS;
     r = hr_cache_build_reserve(build, bytes, chunk_bytes, meta);
     Py_END_ALLOW_THREADS;
-    return none_or_raise(r);
+    return cache_none_or_raise(r);
 }
 
 static PyObject *build_file(PyObject *self, PyObject *argument) {
@@ -56,14 +52,14 @@ static PyObject *build_samples(PyObject *self, PyObject *arguments) {
     unsigned long long count, budget;
     hr_cache_build *build = cache_build_of(self);
     if (!build || !PyArg_ParseTuple(arguments, "KK:samples", &count, &budget)) return NULL;
-    return none_or_raise(hr_samples_build(build, count, budget));
+    return cache_none_or_raise(hr_samples_build(build, count, budget));
 }
 
 static PyObject *build_check_room(PyObject *self, PyObject *argument) {
     hr_cache_build *build = cache_build_of(self);
     unsigned long long bytes = PyLong_AsUnsignedLongLong(argument);
     if (!build || PyErr_Occurred()) return NULL;
-    return none_or_raise(hr_cache_build_check_room(build, bytes));
+    return cache_none_or_raise(hr_cache_build_check_room(build, bytes));
 }
 
 static PyObject *build_append(PyObject *self, PyObject *argument) {
@@ -75,7 +71,7 @@ static PyObject *build_append(PyObject *self, PyObject *argument) {
     r = hr_cache_build_append(build, data.buf, (uint64_t)data.len);
     Py_END_ALLOW_THREADS;
     PyBuffer_Release(&data);
-    return none_or_raise(r);
+    return cache_none_or_raise(r);
 }
 
 static PyObject *build_write(PyObject *self, PyObject *arguments) {
@@ -88,7 +84,7 @@ static PyObject *build_write(PyObject *self, PyObject *arguments) {
     r = hr_cache_build_write(build, offset, data.buf, (uint64_t)data.len);
     Py_END_ALLOW_THREADS;
     PyBuffer_Release(&data);
-    return none_or_raise(r);
+    return cache_none_or_raise(r);
 }
 
 static PyObject *build_mark(PyObject *self, PyObject *argument) {
@@ -99,7 +95,7 @@ static PyObject *build_mark(PyObject *self, PyObject *argument) {
     Py_BEGIN_ALLOW_THREADS;
     r = hr_cache_build_mark(build, chunk);
     Py_END_ALLOW_THREADS;
-    return none_or_raise(r);
+    return cache_none_or_raise(r);
 }
 
 static PyObject *build_has(PyObject *self, PyObject *argument) {

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* _core.Cache: attaches, asks, lists, removes. */
 #include "cache/cache.h"
 
 #include <errno.h>
@@ -16,6 +17,11 @@ void *cache_raise(int code) {
     if (text) PyErr_SetObject(CacheError, text);
     Py_XDECREF(text);
     return NULL;
+}
+
+PyObject *cache_none_or_raise(int code) {
+    if (code < 0) return cache_raise(code);
+    Py_RETURN_NONE;
 }
 
 static hr_cache *cache_of(PyObject *self) {
@@ -128,8 +134,7 @@ static PyObject *cache_remove(PyObject *self, PyObject *arguments) {
     Py_BEGIN_ALLOW_THREADS;
     r = hr_cache_remove(cache_of(self), name, version, force);
     Py_END_ALLOW_THREADS;
-    if (r < 0) return cache_raise(r);
-    Py_RETURN_NONE;
+    return cache_none_or_raise(r);
 }
 
 static PyObject *cache_collect(PyObject *self, PyObject *arguments) {

@@ -22,6 +22,7 @@ extern PyObject *CacheError;
 
 /* Sets the exception of a negative code: CacheError, or what core_raise sets for an errno. Returns NULL. */
 void *cache_raise(int code);
+PyObject *cache_none_or_raise(int code); /* None if the code is not negative */
 
 /* Each takes over its argument, also on failure. */
 PyObject *cached_new(hr_cached *cached);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* _core.Cached: an attached object; its bytes are a read-only buffer. */
 #include "cache/cache.h"
 
 #include <stddef.h>
@@ -82,8 +83,7 @@ static PyObject *cached_verify(PyObject *self, PyObject *ignored) {
     Py_BEGIN_ALLOW_THREADS;
     r = hr_cached_verify(cached_of(self));
     Py_END_ALLOW_THREADS;
-    if (r < 0) return cache_raise(r);
-    Py_RETURN_NONE;
+    return cache_none_or_raise(r);
 }
 
 static PyObject *cached_unclaim(PyObject *self, PyObject *ignored) {

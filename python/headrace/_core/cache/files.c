@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* _core.FilesPlan: array files that become one object, and how such an object is read. */
 #include "cache/cache.h"
 
 struct plan {
@@ -61,8 +62,7 @@ static PyObject *plan_fill(PyObject *self, PyObject *arguments) {
     r = hr_files_fill(plan_of(self), open, workers, look_at_signals, NULL);
     Py_END_ALLOW_THREADS;
     if (PyErr_Occurred()) return NULL;
-    if (r < 0) return cache_raise(r);
-    Py_RETURN_NONE;
+    return cache_none_or_raise(r);
 }
 
 static PyObject *plan_stamp(PyObject *self, void *ignored) {

@@ -91,8 +91,7 @@ static PyObject *lock_exit(PyObject *object, PyObject *const *ignored, Py_ssize_
     if (!self->is_held) return PyErr_Format(CacheError, "cache: this lock is not held");
     self->is_held = false;
     int r = hr_shared_unlock(self->owner->shared, &self->hold);
-    if (r < 0) return cache_raise(r);
-    Py_RETURN_NONE;
+    return cache_none_or_raise(r);
 }
 
 static void lock_dealloc(PyObject *object) {
@@ -142,12 +141,14 @@ static int read_timeout(PyObject *timeout, double *ret_s) {
     *ret_s = -1;
     if (timeout == Py_None) return 0;
     double seconds = PyFloat_AsDouble(timeout);
-    if (seconds == -1 && PyErr_Occurred()) return -1;
     if (seconds >= 0) {
         *ret_s = seconds;
         return 0;
     }
-    PyErr_Format(PyExc_ValueError, "cache: the timeout of a lock is %R; give 0 or more seconds, or None", timeout);
+    bool is_number = !PyErr_Occurred();
+    if (!is_number && !PyErr_ExceptionMatches(PyExc_TypeError)) return -1;
+    PyErr_Format(is_number ? PyExc_ValueError : PyExc_TypeError,
+                 "cache: the timeout of a lock is %R; give 0 or more seconds, or None", timeout);
     return -1;
 }
 
@@ -248,8 +249,7 @@ static PyObject *change_elements(struct shared *self, PyObject *arguments, chang
     PyBuffer_Release(&values);
     PyBuffer_Release(&before);
     if (is_wrong) return NULL;
-    if (r < 0) return cache_raise(r);
-    Py_RETURN_NONE;
+    return cache_none_or_raise(r);
 }
 
 static PyObject *shared_add(PyObject *self, PyObject *arguments) {
@@ -268,8 +268,7 @@ static PyObject *shared_flush(PyObject *self, PyObject *ignored) {
     Py_BEGIN_ALLOW_THREADS;
     r = hr_shared_flush(((struct shared *)self)->shared);
     Py_END_ALLOW_THREADS;
-    if (r < 0) return cache_raise(r);
-    Py_RETURN_NONE;
+    return cache_none_or_raise(r);
 }
 
 static PyObject *shared_plan(PyObject *self, PyObject *ignored) {
@@ -388,6 +387,5 @@ PyObject *cache_build_shared(PyObject *self, PyObject *arguments) {
     Py_BEGIN_ALLOW_THREADS;
     r = hr_shared_build(build, &plan, element);
     Py_END_ALLOW_THREADS;
-    if (r < 0) return cache_raise(r);
-    Py_RETURN_NONE;
+    return cache_none_or_raise(r);
 }

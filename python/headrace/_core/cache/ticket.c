@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* _core.CacheTicket: a request that waits for an object or becomes its builder. */
 #include "cache/cache.h"
 
 #include <errno.h>

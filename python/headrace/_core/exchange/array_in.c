@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Reads arrays and tensors of a batch in the worker, and keeps them alive until they are copied. */
 #include "exchange/arrays.h"
 
 #include <string.h>

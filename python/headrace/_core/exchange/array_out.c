@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Makes tensors and arrays of a received batch in the trainer, over leases or as copies. */
 #include "exchange/arrays.h"
 
 #include <stdlib.h>

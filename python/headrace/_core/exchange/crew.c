@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The methods of _core.Loader that watch, signal and stop worker processes. */
 #include "exchange/exchange.h"
 
 static hr_crew *open_crew(PyObject *self) {

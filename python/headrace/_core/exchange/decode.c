@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Builds the Python objects of a received batch. */
 #include "exchange/decode.h"
 
 struct decoder {

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Builds the Python objects of one delivery. */
 #ifndef HEADRACE_CORE_EXCHANGE_DECODE_H
 #define HEADRACE_CORE_EXCHANGE_DECODE_H
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Turns the Python objects of a batch into a tree, or into a pickle. */
 #include "exchange/encode.h"
 
 #include <errno.h>

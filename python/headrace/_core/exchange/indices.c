@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Packs the indices of a task, and unpacks them in the worker. */
 #include "exchange/exchange.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* _core.Iterator: the base of the iterators, which loses no batch if next() is interrupted. */
 #include "exchange/exchange.h"
 
 #include <structmember.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* _core.Loader: the trainer's end of the arena. */
 #include "exchange/decode.h"
 #include "exchange/exchange.h"
 

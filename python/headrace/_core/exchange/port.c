@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* _core.Port: a worker's end of the arena. */
 #include "exchange/encode.h"
 #include "exchange/exchange.h"
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* _core.Tasks: draws the indices of batches from a sampler, and keeps them until they are used. */
 #include "exchange/exchange.h"
 
 #include <structmember.h>

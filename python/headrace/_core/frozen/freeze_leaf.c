@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Freezes text, bytes, numbers and arrays. */
 #include "frozen/freeze.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Turns a Python key into a key of frozen data. */
 #include "exchange/arrays.h"
 #include "frozen/view.h"
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* A hash table from addresses to values, which keeps shared references. */
 #include "frozen/frozen.h"
 
 enum { FIRST_ROOM = 64 };

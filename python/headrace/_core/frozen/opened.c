@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* _core.Frozen: opens frozen data, finds its shapes, and calls headrace.frozen. */
 #include "frozen/opened.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Reads values, keys and arrays of frozen data as Python objects. */
 #include "exchange/arrays.h"
 #include "frozen/opened.h"
 #include "frozen/thaw.h"

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Converts text between Python's form and UTF-8 with lone surrogates. */
 #include "frozen/frozen.h"
 
 #include <string.h>

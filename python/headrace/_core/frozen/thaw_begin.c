@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Starts a value when it is met: finds it in the memo, makes a scalar, or makes an empty container and its step. */
 #include "frozen/thaw_step.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Iterators over views. */
 #include "frozen/view.h"
 
 struct iterator {

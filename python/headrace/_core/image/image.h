@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Images: what module.c adds to the module. */
 #ifndef HEADRACE_CORE_IMAGE_IMAGE_H
 #define HEADRACE_CORE_IMAGE_IMAGE_H
 

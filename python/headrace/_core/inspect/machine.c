@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Returns the results of hr_machine_look as a dict. */
 #include "inspect/inspect.h"
 
 #include <headrace/face/machine.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The stack of the walker, and the set of addresses that it has met. */
 #include "inspect/walk.h"
 
 enum { SMALL = 8 };

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The part of a rank, for Python. */
 #include "sampler/sampler.h"
 
 PyObject *deal_rank(PyObject *module, PyObject *arguments) {

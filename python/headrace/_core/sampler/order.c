@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* _core.Order: an order and its table. */
 #include "sampler/sampler.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Plans of batches, for Python. */
 #include "sampler/sampler.h"
 
 #include <string.h>

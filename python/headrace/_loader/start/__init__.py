@@ -2,6 +2,6 @@
 """Starts worker processes.
 
 The transport of the dataset to the worker, the pickling of batches, signals and the garbage collector while processes
-start, and the check of multiprocessing contexts. The packages _forkserver, _worker and _engine use this one; it uses
-none of them.
+start, and the check of multiprocessing contexts. forkserver, worker and trainer use this one; it uses none of
+them.
 """

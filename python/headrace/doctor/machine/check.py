@@ -15,6 +15,7 @@ def check_machine(workers: int | None) -> list[Observation]:
     count = usable_cores(machine) if workers is None else workers
     return [
         system.engine(),
+        system.torch(),
         limits.shm(machine),
         limits.memory(machine),
         cache.cache(machine),

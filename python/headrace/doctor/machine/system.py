@@ -7,12 +7,15 @@ import mmap
 import multiprocessing
 import os
 import platform
+import re
 import sys
+from importlib import metadata
 from typing import Any
 
 from headrace import _core
 from headrace._base import this_process
 from headrace._base.jpeg import GET_JPEG, NO_JPEG
+from headrace._tensors import torch_names
 from headrace.doctor.machine.container import read
 from headrace.doctor.observations import Observation
 
@@ -116,6 +119,25 @@ def debuggers() -> Observation:
         "headrace still shows the Python stacks of a stuck worker; py-spy and gdb need permission.",
         "sudo sysctl kernel.yama.ptrace_scope=0" if scope != "3" else "",
     )
+
+
+def torch() -> Observation:
+    """Checks whether headrace is made for the torch that is installed. It is not imported, which takes seconds."""
+    made_for = f"headrace is made for torch {torch_names.FLOOR} to {torch_names.NEWEST}"
+    try:
+        version = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return Observation("torch", "ok", "not installed", "headrace.torch needs it; headrace.Loader does not")
+    number = _release(version)
+    if _release(torch_names.FLOOR) <= number <= _release(torch_names.NEWEST):
+        return Observation("torch", "ok", version, made_for)
+    text = "headrace.torch looks for the names of torch that it needs. If one is missing, it is torch's own loader."
+    return Observation("torch", "note", version, made_for, text, "install one of these")
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Returns the first two numbers of a version."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
 def engine() -> Observation:

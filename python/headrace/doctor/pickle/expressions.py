@@ -15,8 +15,9 @@ from headrace import _core
 from headrace._base.lookup import is_a, static
 from headrace.doctor.pickle import rules
 
-INDEX, VALUE, KEY, ELEMENT, ATTRIBUTE, PART = range(6)  # enum step_kind (_core/walk.c)
-TEXT, WRAP = 6, 7  # TEXT: the key is appended; WRAP: key(...) is put around the expression
+INDEX, VALUE, KEY = _core.STEP_INDEX, _core.STEP_VALUE, _core.STEP_KEY
+ELEMENT, ATTRIBUTE, PART = _core.STEP_ELEMENT, _core.STEP_ATTRIBUTE, _core.STEP_PART
+TEXT, WRAP = PART + 1, PART + 2  # TEXT: the key is appended; WRAP: key(...) is put around the expression
 
 _LONGEST_KEY = 100  # in an expression
 

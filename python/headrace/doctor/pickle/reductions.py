@@ -17,7 +17,8 @@ from headrace._base.lookup import is_a, static
 from headrace.doctor.pickle import expressions, rules
 from headrace.doctor.pickle.expressions import Steps
 
-FUNCTION, ARGUMENTS, STATE, ITEMS, PAIRS, SETTER = range(6)  # enum reduction_part (_core/inspect/walk.h)
+FUNCTION, ARGUMENTS, STATE = _core.PART_FUNCTION, _core.PART_ARGUMENTS, _core.PART_STATE
+ITEMS, PAIRS, SETTER = _core.PART_ITEMS, _core.PART_PAIRS, _core.PART_SETTER
 
 
 class Nonsense(pickle.PicklingError):

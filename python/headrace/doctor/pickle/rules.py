@@ -21,6 +21,7 @@ from operator import methodcaller
 from typing import Any
 
 from headrace._base.lookup import static, static_dict, static_mro
+from headrace._tensors import torch_names
 from headrace.doctor.pickle.known_classes import known
 
 PROTOCOL = pickle.DEFAULT_PROTOCOL
@@ -86,7 +87,7 @@ class Weights:
         self._storages: set[int] = set()
 
     def share(self, storage: Any) -> None:
-        key = storage._cdata
+        key = torch_names.storage_key(storage)
         if key not in self._storages:
             self._storages.add(key)
             self.shared_bytes += storage.nbytes()
@@ -97,7 +98,7 @@ class Weights:
 
 def _check_storage(storage: Any) -> Any:
     """Returns the untyped storage. Raises what torch.multiprocessing.reductions.reduce_storage would raise."""
-    storage = getattr(storage, "_untyped_storage", storage)
+    storage = torch_names.untyped(storage)
     if storage.device.type in ("cuda", "meta"):
         kind = "CUDA" if storage.device.type == "cuda" else "meta"
         raise RuntimeError(f"Cannot pickle {kind} storage; try pickling a {kind} tensor instead")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace._base import lookup
+from headrace._tensors import torch_names
 
 
 @contextlib.contextmanager
@@ -61,7 +62,7 @@ def _engine_report(iterator: Any) -> dict[str, Any]:
 
 def close(iterator: Any) -> None:
     """Ends the workers of an iterator."""
-    end = lookup.attribute(iterator, "close") or lookup.attribute(iterator, "_shutdown_workers")
+    end = lookup.attribute(iterator, "close") or lookup.attribute(iterator, torch_names.SHUTDOWN)
     if callable(end):
         end()
 

@@ -11,7 +11,6 @@ from typing import Any
 from headrace import _core
 from headrace.frozen.types import classes, names
 
-MAX_FIELDS = 1024  # HR_FROZEN_MAX_FIELDS
 _NO_DATA = {
     "lock": "a lock belongs to one process",
     "RLock": "a lock belongs to one process",
@@ -41,10 +40,10 @@ def of_value(value: Any) -> str:
         return "numpy's StringDType keeps texts outside of the array; hold it as .tolist(), or as .astype('U')"
     slots = classes.slots_of(cls)
     attributes = _core.Walker.attributes(value) or {}
-    if _is_plain(cls) and len(attributes) + len(slots) > MAX_FIELDS:
+    if _is_plain(cls) and len(attributes) + len(slots) > _core.FROZEN_MAX_FIELDS:
         return (
-            f"it has {len(attributes) + len(slots):,} attributes, and the maximum is {MAX_FIELDS:,}; hold them in a "
-            "dict that is one attribute"
+            f"it has {len(attributes) + len(slots):,} attributes, and the maximum is {_core.FROZEN_MAX_FIELDS:,}; "
+            "hold them in a dict that is one attribute"
         )
     return f"this instance has something that {cls.__name__} does not define, such as an attribute"
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared by the scripts that run headrace under frameworks: a dataset, a record of iterators, and reports.
 
-test_frameworks.py runs the scripts in processes of their own, where what a framework changes stays, and looks at what
+test_epochs.py runs the scripts in processes of their own, where what a framework changes stays, and looks at what
 they report. They are in a folder of their own because transformers would take ../datasets.py for the package datasets.
 """
 
@@ -31,6 +31,7 @@ OPTIONS = {  # every option that is headrace's own, with a value that is not its
     "held_back": 1,
     "snapshot_every_n_steps": 5,
     "compare_ranks": False,
+    "steps_per_epoch": 6,  # as many as a pass over the dataset, on one rank
     "threads": 2,
     "cache": "8M",
     "freeze": True,

@@ -44,6 +44,9 @@ def alone() -> None:
     )
 
 
+OF_INSTALL = {name: value for name, value in OPTIONS.items() if name != "steps_per_epoch"}
+
+
 def prepared(accelerator: Any, loader: Any) -> list[tuple[str, str]]:
     """headrace's warnings of accelerate's prepare."""
     with warnings.catch_warnings(record=True) as caught:
@@ -56,17 +59,21 @@ def warned() -> None:
     accelerator = Accelerator(cpu=True)
     with headrace.torch.installed():
         installed = prepared(accelerator, make(headrace.torch.DataLoader))
-        limit_lost = [prepared(accelerator, make(headrace.torch.DataLoader, **OPTIONS)) for _ in range(2)]
+        limit_lost = [prepared(accelerator, make(headrace.torch.DataLoader, **OF_INSTALL)) for _ in range(2)]
     taken(limits)
-    with headrace.torch.installed(**OPTIONS):
-        limit_given = prepared(accelerator, make(headrace.torch.DataLoader, **OPTIONS))
+    with headrace.torch.installed(**OF_INSTALL):
+        limit_given = prepared(accelerator, make(headrace.torch.DataLoader, **OF_INSTALL))
     in_process = prepared(accelerator, make(headrace.torch.DataLoader, workers=0))
     torchs = prepared(accelerator, make(torch.utils.data.DataLoader))
     kept = make(headrace.torch.DataLoader)
     kept._is_accelerate_prepared = True
     left_alone = accelerator.prepare(kept) is kept
+    try:
+        accelerator.prepare(make(headrace.torch.DataLoader, steps_per_epoch=5))
+    except RuntimeError as error:
+        refused = str(error)
     taken(engines)
-    first = prepared(accelerator, make(headrace.torch.DataLoader, **OPTIONS))
+    first = prepared(accelerator, make(headrace.torch.DataLoader, **OF_INSTALL))
     second = prepared(accelerator, make(headrace.torch.DataLoader))
     report(
         "warned",
@@ -74,6 +81,7 @@ def warned() -> None:
         limit_lost=limit_lost,
         limits=taken(limits),
         left_alone=left_alone,
+        refused=refused,
         first=first,
         second=second,
         engines=taken(engines),

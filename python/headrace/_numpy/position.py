@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a headrace.Loader is in its epoch, and what its next iterator continues."""
+"""Begins and continues the epochs of a headrace.Loader, and takes and loads its state."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from headrace._base import lookup
 from headrace._loader.trainer.iterable_epoch import IterableEpoch
 from headrace._ranks import callers, where
 from headrace._ranks.agreement import Agreement
-from headrace.sampling import _exact, _iterable, _pending, _sampler_state, _state
-from headrace.sampling._epoch import Epoch, Last, Progress, warn_of_same_order
+from headrace.sampling import _exact, _iterable, _pending, _sampler_state, _state, _windows
+from headrace.sampling._epoch import Epoch, warn_of_same_order
 from headrace.sampling._known import ShuffledSource, order_source, range_source
 from headrace.sampling._order import Order
 from headrace.sampling._pending import Pending
 from headrace.sampling._plan import Plan
 from headrace.sampling._plan_source import PlanSource
+from headrace.sampling._position import EpochPosition
 from headrace.sampling._sampler_parts import SamplerParts, describe_lawless
 from headrace.sampling._source import (
     REPLAY,
@@ -122,145 +123,61 @@ def _size_of(dataset: Any) -> int | None:
     return len(dataset) if lookup.has_special(dataset, "__len__") else None
 
 
-class EpochPosition:
-    """The place of a loader in its epochs."""
+class Position(EpochPosition):
+    """How far a headrace.Loader is in its epochs."""
 
-    def __init__(self) -> None:
-        self._pending: Pending | None = None
-        self._epoch: Progress | None = None
-        self._initial: bytes | None = None  # state of an iterable dataset before another one was loaded, pickled
-        self._agreement: Agreement | None = None  # of the ranks of a plan
-        self._has_warned = False  # of a set_epoch that was forgotten
-
-    # ---- taking it ----
-
-    def copy(self) -> EpochPosition:
-        """Returns the place of a copy of the loader, which continues the same state, and has begun no epoch."""
-        other, pending = EpochPosition(), self._pending_now()
-        if pending is not None:
-            other._pending = Pending(pending.state, pending.skipped)
-        return other
-
-    def _pending_now(self) -> Pending | None:
-        """Returns what the next iterator continues, or None."""
-        if self._pending is not None and self._pending.is_used:
-            self._pending = None
-        return self._pending
+    # ---- taking a state ----
 
     def state(self, loader: Loader) -> State:
         """Returns the state after the batches that were delivered."""
-        if self._pending_now() is None and self._epoch is not None:
-            state = self._epoch.state(loader.held_back)
+        pending = self.pending
+        if pending is None and self.progress is not None:
+            state = self.progress.state(self.held_back(loader.held_back))
         else:
-            state = self._state_to_begin(loader)
+            state = state_to_begin(loader, pending or Pending(None))
         state.seeds = {**state.seeds, "loader": loader.seed}
-        return state
-
-    def _state_to_begin(self, loader: Loader) -> State:
-        pending = self._pending or Pending(None)
-        if loader._is_iterable:
-            order = _iterable.order_of(loader.dataset, loader.num_workers)
-            return pending.state or _iterable.state_at_start(loader.epoch, order, where.rank_or_zero())
-        source = source_of(loader)
-        state = pending.state or self._fresh(loader, source)
-        return _pending.skipped(state, pending.skipped, source) if pending.skipped else state
-
-    def _fresh(self, loader: Loader, source: Source) -> State:
-        return State(loader.epoch, 0, 0, source.order, [source.segment], seeds=source.start_seeds())
-
-    def last(self) -> Last | None:
-        """Returns the batch that was delivered last."""
-        import numpy as np
-
-        found = None if self._epoch is None else self._epoch.last()
-        return None if found is None else found._replace(weights=np.array(found.weights, np.float32))
-
-    def steps_left(self, loader: Loader) -> int | None:
-        """Returns how many batches the epoch has left."""
-        pending = self._pending_now()
-        if pending is None and self._epoch is not None:
-            return self._epoch.steps_left()
-        if loader._is_iterable:
-            return None
-        source = source_of(loader)
-        return _pending.count_left(source, None if pending is None else self.state(loader), 0)
-
-    def length(self, loader: Loader, count: int) -> int:
-        """Returns the number of batches of the epoch that runs or is continued; `count`: of any other one."""
-        if loader._is_iterable:
-            return count
-        pending = self._pending_now()
-        if pending is None or pending.state is None:
-            return _pending.length_of(None if pending is not None else self._epoch, count)
-        return _pending.length_to_be(pending.state, source_of(loader), count)
+        return state if self.windows is None else self.windows.add_to(state, is_left=False)
 
     # ---- continuing it ----
 
     def load(self, loader: Loader, given: Any, is_seed_given: bool) -> None:
         """Checks a state and keeps it for the next iterator. Raises TypeError and StateError."""
         state = _state.decode(given)
+        window = state.window
+        _windows.check(state, self.windows)
         seed = state.seeds.get("loader")
         if type(seed) is not int or (is_seed_given and seed != loader.seed):
             raise StateError(
                 f"headrace: this state was taken with seed={seed!r}, and this loader has seed={loader.seed!r}"
             )
-        before = loader.seed, loader.epoch
-        loader.seed, loader.epoch = seed, state.epoch
+        before = loader.seed, self.number
+        loader.seed, self.number = seed, state.epoch
         try:
-            state = self._fitting(loader, state)
+            state = _fitting(loader, state)
         except BaseException:
-            loader.seed, loader.epoch = before
+            loader.seed, self.number = before
             raise
-        loader.epoch = state.epoch
         for sampler in (loader.sampler, loader.batch_sampler) if "epoch" in state.order else ():
             if lookup.has_attribute(sampler, "set_epoch"):
                 sampler.set_epoch(state.order["epoch"])  # type: ignore[union-attr]
-        self._pending, self._epoch = Pending(state), None
-
-    def _fitting(self, loader: Loader, state: State) -> State:
-        if not loader._is_iterable:
-            return _pending.fitting(state, source_of(loader), loader.on_changed)
-        state = _iterable.fitting(state, loader.dataset, loader.num_workers, where.rank_or_zero())
-        if "epoch" in state.order:
-            loader.dataset.set_epoch(state.order["epoch"])
-        return state
-
-    def skip(self, loader: Loader, steps: int) -> None:
-        """Lets the next iterator begin some steps later."""
-        pending = self._pending_now() or Pending(None)
-        if loader._is_iterable:
-            self._pending = Pending(pending.state, pending.skipped + steps)
-        else:
-            self._pending = _pending.with_skip(pending, steps, source_of(loader))
-
-    def epoch_is_set(self, epoch: int) -> None:
-        """Discards a state of another epoch, with a warning."""
-        if _pending.discards(self._pending_now(), epoch):
-            self._pending = None
+        self.will_continue(state, window)
 
     def begin_iterable(self, loader: Loader) -> IterableEpoch:
         """Begins the next epoch of a loader with an iterable dataset, or continues one."""
-        workers, rank, pending = loader.num_workers, where.rank_or_zero(), self._pending_now()
-        if pending is not None and pending.state is not None:
-            loader.epoch = pending.state.epoch
-        if self._initial is not None:
-            loader.dataset.load_state_dict(pickle.loads(self._initial))
-        epoch = IterableEpoch(loader.dataset, workers, rank, loader.epoch, pending, loader.held_back)
-        self._initial = None if workers else epoch.load_in_process()
+        workers, pending = loader.num_workers, self.pending
+        if self.initial is not None:
+            loader.dataset.load_state_dict(pickle.loads(self.initial))
+        number = self.number_of_next(pending)
+        epoch = IterableEpoch(loader.dataset, workers, where.rank_or_zero(), number, pending, loader.held_back)
+        self.initial = None if workers else epoch.load_in_process()
         return epoch
-
-    def has_begun(self, epoch: IterableEpoch) -> None:
-        """Keeps an epoch whose iterator is ready."""
-        if self._pending is not None:
-            self._pending.begun = epoch
-        self._epoch = epoch
 
     def begin(self, loader: Loader) -> Epoch:
         """Begins the loader's next epoch, or continues one. Raises StateError if the order has changed."""
-        pending = self._pending_now()
+        pending = self.pending
         state = None if pending is None else pending.state
         if state is not None:
-            loader.epoch = state.epoch
+            self.number = state.epoch
         source = source_of(loader)
         if state is not None and state.steps:
             source.check_order(state)
@@ -268,8 +185,8 @@ class EpochPosition:
                 source = source.with_size(state.order["n"])
             check_division(state, source)
         if pending is not None and pending.skipped:
-            state = _pending.skipped(state or self._fresh(loader, source), pending.skipped, source)
-        before = self._epoch
+            state = _pending.skipped(state or _fresh(loader, source), pending.skipped, source)
+        before = self.progress
         if isinstance(before, Epoch):
             source.follows(before.source)
         epoch = self._begun(loader, source, state)
@@ -277,7 +194,7 @@ class EpochPosition:
             epoch.order_before = dict(before.source.order)
         if pending is not None:
             pending.begun = epoch
-        self._epoch = epoch
+        self.progress = epoch
         return epoch
 
     # ---- the ranks of a plan ----
@@ -288,32 +205,86 @@ class EpochPosition:
         plan = loader.batch_sampler
         if not isinstance(plan, Plan) or plan.num_replicas < 2 or not loader.compare_ranks:
             return None
-        if self._agreement is None:
+        if self.agreement is None:
             settings = f"Loader {plan.settings.tail}"
-            made_by = loader._made_by or callers.place_of_caller(f"{plan.n} {settings}")
-            self._agreement = Agreement(made_by, plan.place.rank, plan.num_replicas, settings)
-        return Watch(self._agreement, epoch, lambda: None)
+            made_by = self.made_by or callers.place_of_caller(f"{plan.n} {settings}")
+            self.agreement = Agreement(made_by, plan.place.rank, plan.num_replicas, settings)
+        return Watch(self.agreement, epoch, lambda: None)
 
     def describe_ranks(self, plan: Any) -> str:
         """Returns which rank a plan is for, what says so, and how it is compared with the others; "": there are no
         others."""
         if not isinstance(plan, Plan) or plan.num_replicas < 2:
             return ""
-        compared = "not compared yet" if self._agreement is None else self._agreement.describe()
+        compared = "not compared yet" if self.agreement is None else self.agreement.describe()
         return f"rank {plan.place.rank} of {plan.num_replicas} ({plan.place.source}); {compared}"
 
     def was_drawn(self, epoch: Epoch, watch: Watch | None) -> None:
         """Called after the first indices of an epoch were drawn. Raises RanksDisagree."""
-        if not self._has_warned:
-            self._has_warned = warn_of_same_order(epoch)
+        if not self.has_warned:
+            self.has_warned = warn_of_same_order(epoch)
         if watch is not None:
             watch.begin()
 
     def _begun(self, loader: Loader, source: Source, state: State | None) -> Epoch:
         try:
-            return Epoch(source, loader.epoch, state)
+            return Epoch(source, self.number, state)
         except StateError:
             if loader.on_changed != "next_epoch":
                 raise
-        loader.epoch += 1
-        return Epoch(source_of(loader), loader.epoch)
+        self.number += 1
+        return Epoch(source_of(loader), self.number)
+
+
+class AsLoader:
+    """A headrace.Loader as its position sees it."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    @property
+    def is_iterable(self) -> bool:
+        """True if the dataset gives no samples by index."""
+        return self._loader._is_iterable
+
+    def source(self) -> tuple[Source, int]:
+        """Returns the source of the indices. No sampler here leaves steps out."""
+        return source_of(self._loader), 0
+
+    def state_to_begin(self, pending: Pending) -> State:
+        """Returns the state before the next iterator."""
+        return state_to_begin(self._loader, pending)
+
+    def set_parts(self, epoch: int) -> None:
+        """Sets the samplers and the dataset to an epoch, if they have set_epoch."""
+        parts: list[Any] = [self._loader.sampler, self._loader.batch_sampler, self._loader.dataset]
+        for one in parts:
+            if callable(lookup.attribute(one, "set_epoch")):
+                one.set_epoch(epoch)
+
+    def go_on_from_state(self) -> None:
+        """Loads the state of now."""
+        self._loader.load_state_dict(self._loader.state_dict())
+
+
+def state_to_begin(loader: Loader, pending: Pending) -> State:
+    """Returns the state before the next iterator, which continues `pending`."""
+    if loader._is_iterable:
+        order = _iterable.order_of(loader.dataset, loader.num_workers)
+        return pending.state or _iterable.state_at_start(loader.epoch, order, where.rank_or_zero())
+    source = source_of(loader)
+    state = pending.state or _fresh(loader, source)
+    return _pending.skipped(state, pending.skipped, source) if pending.skipped else state
+
+
+def _fresh(loader: Loader, source: Source) -> State:
+    return State(loader.epoch, 0, 0, source.order, [source.segment], seeds=source.start_seeds())
+
+
+def _fitting(loader: Loader, state: State) -> State:
+    if not loader._is_iterable:
+        return _pending.fitting(state, source_of(loader), loader.on_changed)
+    state = _iterable.fitting(state, loader.dataset, loader.num_workers, where.rank_or_zero())
+    if "epoch" in state.order:
+        loader.dataset.set_epoch(state.order["epoch"])
+    return state

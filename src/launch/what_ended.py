@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Describes how the main program of a rank has ended.
 
-libheadrace contains this file for ranks of `headrace run`: src/launch/hook.py compiles and runs it in the rank when its
-main program has ended. It imports nothing of headrace. headrace.torch.spawn imports it.
+libheadrace contains this file for ranks of `headrace run`: hook.py compiles and runs it in the rank when its main
+program has ended. It imports nothing of headrace. It is installed as headrace._ranks.what_ended, too, which
+headrace.torch.spawn imports.
 """
 
 from __future__ import annotations
