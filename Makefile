@@ -19,7 +19,7 @@ RELEASE_OPTIONS := -Dbuildtype=release -Dbench=true
 config = -Cbuild-dir=$(1) $(addprefix -Csetup-args=,$(2))
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-torches torch-names test-jax test-imports test-frameworks test-torchdata test-schedulers test-wheels check bench wheels soak files format clean packages-demo packages-test packages-check packages-wheels
+.PHONY: help demo test test-torches torch-names test-jax test-imports test-frameworks test-torchdata test-schedulers test-wheels check bench wheels soak files format clean packages-demo packages-test packages-check packages-wheels c-reference
 
 help: ## prints this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
@@ -86,6 +86,8 @@ soak: build/dev.stamp build/images.stamp ## kills at random; SEED=1, KILLS=10000
 			-k "random_operations or damaged_file" tests/python/images || exit 1; \
 	done
 
+c-reference: .venv/stamp ## writes a page for each public C header to build/c-reference
+	.venv/bin/python tools/c_reference.py
 files: .venv/stamp ## prints what each file of the product is; ONLY="crew death": lines with these words
 	@.venv/bin/python tools/list_files.py $(ONLY)
 

@@ -2,8 +2,8 @@
 #include "cli.h"
 #include "options.h"
 
-#include <headrace/cache_shared.h>
 #include <headrace/error.h>
+#include <headrace/face/cache_shared.h>
 
 #include <errno.h>
 #include <inttypes.h>

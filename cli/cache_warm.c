@@ -2,8 +2,9 @@
 #include "cli.h"
 #include "options.h"
 
-#include <headrace/cache_files.h>
 #include <headrace/error.h>
+#include <headrace/face/cache.h>
+#include <headrace/face/cache_files.h>
 
 #include <errno.h>
 #include <inttypes.h>

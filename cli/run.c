@@ -2,6 +2,7 @@
 #include "run.h"
 
 #include <headrace/error.h>
+#include <headrace/face/launch.h>
 
 #include <errno.h>
 #include <limits.h>

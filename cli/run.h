@@ -2,7 +2,7 @@
 #ifndef HR_CLI_RUN_H
 #define HR_CLI_RUN_H
 
-#include <headrace/launch.h>
+#include <headrace/face/launch.h>
 
 #include <stdbool.h>
 #include <stdint.h>

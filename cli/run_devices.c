@@ -2,7 +2,7 @@
 #define _GNU_SOURCE /* pipe2 */
 #include "run.h"
 
-#include <headrace/machine.h>
+#include <headrace/face/machine.h>
 
 #include <dlfcn.h>
 #include <errno.h>

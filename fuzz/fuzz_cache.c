@@ -95,6 +95,7 @@ static void make_table(void) {
 /* Changes a byte of the table for every four bytes of input, and reads all samples. */
 static void read_table(const uint8_t *input, size_t bytes) {
     hr_samples *other = NULL;
+    struct hr_samples_report report;
     struct hr_sample sample;
     volatile unsigned char sum = 0;
     memcpy(samples->file, whole, whole_bytes);
@@ -105,7 +106,8 @@ static void read_table(const uint8_t *input, size_t bytes) {
         if (at < whole_bytes) samples->file[at] ^= input[3];
     }
     if (hr_samples_open(cached, &other) < 0) return;
-    for (uint64_t i = 0; i < hr_samples_count(other) && i < 2 * TABLE_SAMPLES; i++) {
+    hr_samples_look(other, &report);
+    for (uint64_t i = 0; i < report.count && i < 2 * TABLE_SAMPLES; i++) {
         int r = hr_samples_begin(other, i, &sample);
         if (r == HR_SAMPLE_READY)
             for (uint64_t k = 0; k < sample.bytes; k += 64) sum += ((const unsigned char *)sample.data)[k];

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "../src/base/hash.h"
-#include "../src/frozen/store.h"
+#include "../src/frozen/frozen.h"
 #include "../tests/c/unit/frozen_touch.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *input, size_t bytes);

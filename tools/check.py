@@ -141,6 +141,10 @@ def headers() -> None:
     run_script("check_headers.py")
 
 
+def c_reference() -> None:
+    run_script("c_reference.py")
+
+
 def layers() -> None:
     run_script("check_layers.py")
 
@@ -220,6 +224,7 @@ CHECKS: list[Callable[[], None]] = [
     names,
     cpython,
     headers,
+    c_reference,
     docs,
     format_c,
     format_python,

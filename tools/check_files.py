@@ -23,8 +23,9 @@ MACHINE_PATH = re.compile(r"(?<![\w.*/-])/(?:work|root|home|Users)/\w+")
 WHOLE = r"'\1'"
 LISTED = [
     ("src/meson.build", r"src/(.+\.c)", WHOLE),
-    ("include/headrace/meson.build", r"include/headrace/(.+\.h)", WHOLE),
-    ("include/headrace/headrace.h", r"include/headrace/((?!headrace\.h).+\.h)", r"#include <headrace/\1>"),
+    ("include/headrace/meson.build", r"include/headrace/([^/]+\.h)", WHOLE),
+    ("include/headrace/headrace.h", r"include/headrace/((?!headrace\.h)[^/]+\.h)", r"#include <headrace/\1>"),
+    ("include/headrace/face/face.h", r"include/headrace/(face/(?!face\.h).+\.h)", r"#include <headrace/\1>"),
     ("cli/meson.build", r"cli/(.+\.c)", WHOLE),
     ("python/meson.build", r"python/(.+\.(?:c|py|pyi|typed))", WHOLE),
     ("tests/meson.build", r"tests/c/(\w+)/test_(\w+)\.c", r"'\1': \[[^]]*'\2'"),

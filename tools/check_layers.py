@@ -2,7 +2,8 @@
 """Proves the layers of docs/architecture.md from the #include lines.
 
 A file may include its own folder and lower rows: never upwards, never sideways. Only src/os includes the headers of
-raw system calls. A face (the program, the extension, an example) includes the public headers and its own folder.
+raw system calls. A face (the program, the extension, an example) includes headers of include/ and its own folder. Those
+in include/headrace/face are not installed: no installed header and no example includes one.
 """
 
 import re
@@ -20,12 +21,13 @@ ROWS = [
 ]
 RANK = {folder: rank for rank, row in enumerate(ROWS) for folder in row}
 
-# The folder that each public header belongs to; headrace.h has them all, and is for users.
+# The folder that each header of include/ belongs to; headrace.h and face/face.h have them all, and are for faces.
 PUBLIC = {"error": "base", "visibility": "base", "version": "base", "arena": "arena", "batch": "batch"}
 PUBLIC |= {"crew": "crew", "loader": "loader", "machine": "os", "sampler": "sampler"}
 PUBLIC |= {"frozen": "frozen", "board": "board", "image": "image", "launch": "launch"}
 PUBLIC |= {"cache": "cache", "cache_files": "cache", "cache_samples": "cache", "cache_shared": "cache"}
 
+NOT_INSTALLED = "includes <{}>, which is not installed"
 FACES = ("cli", "python/headrace/_core", "examples/c")
 SYSTEM_CALLS = re.compile(r"sys/.+|linux/.+|asm/.+|(fcntl|poll|sched|signal|spawn|unistd)\.h")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
@@ -51,6 +53,11 @@ def resolve(root: Path, source: Path, name: str) -> Path | None:
     return None
 
 
+def is_private(name: str) -> bool:
+    """Returns true for a header that only our own faces can include."""
+    return name.startswith("headrace/face/")
+
+
 def judge_library(root: Path, source: Path, bracket: str, name: str) -> str | None:
     here = owner(root, source)
     if here is None:
@@ -62,6 +69,9 @@ def judge_library(root: Path, source: Path, bracket: str, name: str) -> str | No
         if SYSTEM_CALLS.fullmatch(name) and here != "os":
             return f"includes <{name}>: system calls are in src/os only"
         return None
+    relative = source.relative_to(root).as_posix()
+    if is_private(name) and relative.startswith("include/") and not is_private(relative.removeprefix("include/")):
+        return NOT_INSTALLED.format(name)
     there = owner(root, target)
     if there is None:
         return f"includes {name}, which no layer owns"
@@ -73,6 +83,8 @@ def judge_library(root: Path, source: Path, bracket: str, name: str) -> str | No
 
 def judge_face(root: Path, face: Path, source: Path, bracket: str, name: str) -> str | None:
     if name.startswith("headrace/"):
+        if is_private(name) and face == root / "examples/c":
+            return NOT_INSTALLED.format(name)
         return None if (root / "include" / name).exists() else f"includes <{name}>, which does not exist"
     targets = ((folder / name).resolve() for folder in (source.parent, face))
     if bracket == "<" or any(target.exists() and face in target.parents for target in targets):
@@ -85,8 +97,10 @@ def judge(root: Path, source: Path, bracket: str, name: str) -> str | None:
     for face in FACES:
         if relative.startswith(face + "/"):
             return judge_face(root, root / face, source, bracket, name)
-    if source.name == "headrace.h" and relative.startswith("include/"):
+    if relative == "include/headrace/face/face.h":
         return None
+    if relative == "include/headrace/headrace.h":
+        return NOT_INSTALLED.format(name) if is_private(name) else None
     if relative.startswith(("src/", "include/")):
         return judge_library(root, source, bracket, name)
     return None

@@ -2,7 +2,8 @@
 """Proves from the built files that names keep to the rules.
 
 Every global symbol of libheadrace.a is public, hr_... and declared in include/headrace, or internal, hr__...; what the
-headers declare is there; the extension exports PyInit__core and nothing else.
+headers declare is there, and something uses it: a face, an example or a test, and a face if only faces can see it; the
+extension exports PyInit__core and nothing else.
 
 check_symbols.py LIBRARY EXTENSION [INCLUDE_FOLDER]
 """
@@ -27,6 +28,22 @@ def list_declared(include: Path) -> set[str]:
     return {name for header in include.rglob("*.h") for name in DECLARATION.findall(header.read_text())}
 
 
+def list_words(root: Path, *folders: str) -> set[str]:
+    """The names in the C files of these folders."""
+    paths = [path for folder in folders for path in (root / folder).rglob("*.[ch]")]
+    return {word for path in paths for word in re.findall(r"\bhr_\w+", path.read_text())}
+
+
+def judge_users(include: Path) -> list[str]:
+    faces = list_words(include.parent, "cli", "python")
+    users = faces | list_words(include.parent, "examples/c", "tests")
+    private = list_declared(include / "headrace/face")
+    complaints = [f"{name}: declared for the faces, which do not use it" for name in private - faces]
+    return sorted(
+        complaints + [f"{name}: public, and nothing uses it" for name in list_declared(include) - users - private]
+    )
+
+
 def judge_library(defined: set[str], declared: set[str]) -> list[str]:
     complaints = [f"{name}: a global symbol starts with hr_" for name in defined if not name.startswith("hr_")]
     public = {name for name in defined if re.match(r"hr_[^_]", name)}
@@ -42,6 +59,7 @@ def judge_extension(exported: set[str]) -> list[str]:
 
 def main(library: str, extension: str, include: str = str(ROOT / "include")) -> int:
     complaints = judge_library(list_symbols(Path(library)), list_declared(Path(include)))
+    complaints += judge_users(Path(include))
     complaints += judge_extension(list_symbols(Path(extension), "--dynamic"))
     print("\n".join(complaints))
     return 1 if complaints else 0

@@ -36,6 +36,7 @@ typedef struct hr_arena hr_arena; /* the trainer's side */
 typedef struct hr_port hr_port;   /* a worker's side */
 typedef struct hr_lease hr_lease; /* keeps a part of a delivered batch valid */
 
+/* Limits, and values that mean any worker and no deadline. */
 enum { HR_ARENA_MAX_WORKERS = 1024, HR_ARENA_MAX_SLOTS = 1 << 16 };
 #define HR_ANY_WORKER UINT32_MAX
 #define HR_NO_DEADLINE INT64_MAX
@@ -64,12 +65,12 @@ HR_API hr_arena *hr_arena_close(hr_arena *arena);
 enum hr_phase {
     HR_PHASE_WAIT = 0,    /* it waits for a task, or has not started yet */
     HR_PHASE_FETCH = 1,   /* it reads samples, after hr_port_take */
-    HR_PHASE_COLLATE = 2, /* it writes the batch, after hr_port_reserve or hr_port_enter */
+    HR_PHASE_COLLATE = 2, /* it writes the batch, after hr_port_reserve */
     HR_PHASE_COUNT = 3
 };
 
 #define HR_NO_SAMPLE UINT64_MAX
-enum { HR_MAKING_THREADS = 16 }; /* hr_port_note_making records the samples of so many threads */
+enum { HR_MAKING_THREADS = 16 }; /* the samples of so many threads of a worker are recorded */
 
 /* The status of a worker, alive or dead, from its record in shared memory. The numbers may be of slightly different
  * times. */
@@ -83,7 +84,7 @@ struct hr_worker_status {
     uint64_t done_count;
     uint64_t phase_ns[HR_PHASE_COUNT];  /* time in each phase, over all processes that were this worker */
     uint64_t rss_bytes;                 /* resident memory when it was last measured; 0: never */
-    uint64_t making[HR_MAKING_THREADS]; /* as hr_port_note_making recorded them; HR_NO_SAMPLE: none */
+    uint64_t making[HR_MAKING_THREADS]; /* those of which a thread makes a part; HR_NO_SAMPLE: none */
 };
 
 /* The worker descriptors: what a process needs to open the port of worker `worker`. They are close-on-exec. They may be
@@ -101,18 +102,10 @@ struct hr_worker_fds {
 HR_API int hr_arena_open_worker_fds(hr_arena *arena, uint32_t worker, struct hr_worker_fds *ret_fds);
 HR_API void hr_worker_fds_close(struct hr_worker_fds *fds);
 
-/* Has process `pid` killed when the trainer dies (at once if it has died). hr_port_open does the same; this function is
- * for a process that has the descriptors but opens its port much later, because it imports modules first. The trainer
- * or the process calls it. -ESRCH; another negative errno if the system refuses. */
-HR_API int hr_worker_fds_guard(const struct hr_worker_fds *fds, int pid);
-
 /* Watches worker `worker` with a descriptor (a pidfd, a sentinel pipe) that becomes readable when it ends. The
  * descriptor is borrowed until the next call for this worker; -1: it is not watched. If a watched worker ends while the
  * trainer waits, the wait returns HR_E_WORKER_DIED. */
 HR_API int hr_arena_watch(hr_arena *arena, uint32_t worker, int fd);
-
-/* Opens a pidfd of a process, owned by the caller. -ENOSYS or -EPERM: the kernel does not have or allow pidfds. */
-HR_API int hr_open_pidfd(int pid, int *ret_fd);
 
 /* Takes a free slot, copies the task's payload into it (any bytes; NULL with 0) and grants both to the worker. The
  * caller chooses `kind` and `task`. -EAGAIN: as many grants are outstanding as prefetch_count allows; HR_E_TOO_BIG: the
@@ -163,6 +156,7 @@ HR_API int hr_delivery_lease(struct hr_delivery *delivery, uint64_t offset, uint
 /* Releases a lease: any thread, any order, also after hr_arena_close. Takes no lock. NULL is fine. */
 HR_API void hr_lease_release(hr_lease *lease);
 
+/* The kind of the shared memory: memfd_create, or an unlinked file in /dev/shm or $TMPDIR. */
 enum hr_memory_kind { HR_MEMORY_MEMFD, HR_MEMORY_SHM, HR_MEMORY_TMP };
 
 struct hr_arena_report {
@@ -182,17 +176,13 @@ struct hr_arena_report {
     uint64_t waited_count;  /* receives that found nothing ready */
     uint64_t waited_ns;     /* and their total waiting time */
     uint64_t slept_count;   /* of these, how often the trainer went to sleep */
-    uint32_t restart_count; /* dead workers that were replaced (see hr_arena_count) */
+    uint32_t restart_count; /* dead workers that were replaced */
     uint64_t skipped_count; /* bad samples that were left out or replaced */
 };
 
 /* Returns the counts. They are also in the shared memory, for tools in other processes, as they were when the trainer
  * last received a batch, counted, or made a report. */
 HR_API void hr_arena_report(hr_arena *arena, struct hr_arena_report *ret_report);
-
-/* Adds to the counts of events that the arena does not see. The crew counts restarts (hr_crew_adopt, hr_crew_fork). The
- * caller that learns of bad samples counts them. HR_E_STATE in a forked child. */
-HR_API int hr_arena_count(hr_arena *arena, uint32_t restart_count, uint64_t skipped_count);
 
 /* ---- a worker's side ---- */
 
@@ -226,40 +216,6 @@ HR_API int hr_port_publish(hr_port *port, uint32_t status, uint64_t bytes);
 /* Records which sample the worker is reading, for reports. It costs one store to memory. hr_port_take sets
  * HR_NO_SAMPLE. */
 HR_API void hr_port_note(hr_port *port, uint64_t sample);
-
-/* Records of which sample a thread of the worker makes a part while the batch is written; HR_NO_SAMPLE: it has ended.
- * Any thread may call it, with its own number, from 0. Numbers from HR_MAKING_THREADS on are not recorded. */
-HR_API void hr_port_note_making(hr_port *port, uint32_t thread, uint64_t sample);
-
-/* Records that the worker enters a phase. hr_port_take, hr_port_reserve and hr_port_publish do this too. */
-HR_API void hr_port_enter(hr_port *port, enum hr_phase phase);
-
-/* The descriptor of the worker's diagnostics file, borrowed; -1: it has none. */
-HR_API int hr_port_diagnostics_fd(const hr_port *port);
-
-/* The number of cores that each worker could use alone if `trainer_count` trainers with as many workers each run on
- * this machine. It is computed from the affinity of this process and the quota of its cgroups, and rounded down. 0: the
- * workers share cores. */
-HR_API uint32_t hr_port_core_share(const hr_port *port, uint32_t trainer_count);
-
-/* Makes malloc of this process keep freed memory for the samples of the next batch. Otherwise glibc returns the memory
- * of a batch's samples to the kernel as soon as the batch is written, and each page causes a page fault again for the
- * next batch. The workers of `trainer_count` such trainers share an eighth of the available memory. Blocks above 32 MiB
- * are still returned, see hr_port_keep_blocks. Returns the maximum number of bytes that the main heap keeps (another
- * malloc, by LD_PRELOAD, may ignore this). 0: malloc is unchanged, because MALLOC_TRIM_THRESHOLD_,
- * MALLOC_MMAP_THRESHOLD_ or GLIBC_TUNABLES configure it, because the share is less than the 64 MiB that glibc may keep
- * anyway, or because this is not built for glibc. Source: mallopt(3). */
-HR_API uint64_t hr_port_keep_heap(hr_port *port, uint32_t trainer_count);
-
-/* Reports that a batch of this worker was copied from malloc blocks of `block_bytes` bytes. From now on, blocks from 32
- * MiB to half of the value of hr_port_keep_heap are not mapped one by one, but kept like smaller ones. If more than the
- * value of hr_port_keep_heap is free in holes between smaller blocks, this call returns it to the kernel. It does
- * nothing if hr_port_keep_heap returned 0, if MALLOC_MMAP_MAX_ or its GLIBC_TUNABLES are set, and with glibc before
- * 2.33. */
-HR_API void hr_port_keep_blocks(const hr_port *port, uint64_t block_bytes);
-
-/* Returns 1 until the trainer stops the arena. */
-HR_API int hr_port_is_open(const hr_port *port);
 
 #ifdef __cplusplus
 }

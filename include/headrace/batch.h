@@ -73,7 +73,7 @@ enum hr_node_kind {
 
 /* ---- writing ---- */
 
-typedef struct hr_batch hr_batch;
+typedef struct hr_batch hr_batch; /* a writer */
 
 /* A new, empty writer, owned by the caller. -ENOMEM. */
 HR_API int hr_batch_new(hr_batch **ret_batch);
@@ -86,7 +86,7 @@ HR_API void hr_batch_reset(hr_batch *batch);
 /* Sets how many threads hr_batch_write uses for a large batch: 1 at first, HR_BATCH_MAX_THREADS at most (-EINVAL). The
  * additional threads exist only while it runs and, in a stream of batches, for a moment after each batch. They block
  * all signals. If they cannot be started, hr_batch_write writes alone. Use this only if the process has as many cores
- * for itself: hr_port_core_share. */
+ * for itself. */
 HR_API int hr_batch_set_threads(hr_batch *batch, uint32_t count);
 
 /* Each of these functions adds one node. A batch has one root, so more nodes can follow only if the root is a

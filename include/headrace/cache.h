@@ -32,9 +32,9 @@ extern "C" {
  */
 
 typedef struct hr_cache hr_cache;
-typedef struct hr_cache_ticket hr_cache_ticket;
-typedef struct hr_cache_build hr_cache_build;
-typedef struct hr_cached hr_cached;
+typedef struct hr_cache_ticket hr_cache_ticket; /* of a process that has asked for an object */
+typedef struct hr_cache_build hr_cache_build;   /* of the process that builds one */
+typedef struct hr_cached hr_cached;             /* an object that is attached */
 
 enum {
     HR_CACHE_NAME_BYTES = 200,    /* the maximum of a name */
@@ -84,19 +84,9 @@ HR_API int hr_cache_attach(hr_cache *cache, const char *name, const char *versio
 HR_API int hr_cache_attach_id(hr_cache *cache, const char *name, const char *version, const char *id,
                               hr_cached **ret_cached);
 
-/* Reads which object has a name now, without attaching it: its id, and its stamp, which the caller frees with
- * hr_cache_free_text. Errors as hr_cache_attach. */
-HR_API int hr_cache_peek(hr_cache *cache, const char *name, const char *version, char ret_id[HR_CACHE_ID_CHARACTERS],
-                         char **ret_stamp);
-HR_API void hr_cache_free_text(char *text); /* NULL is fine */
-
 /* Unmaps it and ends the claim. An object with HR_CACHE_KEEP_JOB, or one that was removed, is deleted with its last
  * claim. NULL is fine; returns NULL. */
 HR_API hr_cached *hr_cached_detach(hr_cached *cached);
-
-/* Ends the claim, as at the end of the process, but leaves it mapped. Nothing else may follow but hr_cached_look and
- * hr_cached_detach. */
-HR_API void hr_cached_unclaim(hr_cached *cached);
 
 struct hr_cached_info {
     const char *name, *version;
@@ -136,6 +126,7 @@ struct hr_cache_request {
 HR_API int hr_cache_ask(hr_cache *cache, const struct hr_cache_request *request, hr_cache_ticket **ret_ticket);
 HR_API hr_cache_ticket *hr_cache_ticket_free(hr_cache_ticket *ticket); /* NULL is fine; returns NULL */
 
+/* The ends of a wait. */
 enum { HR_CACHE_ATTACHED = 0, HR_CACHE_BUILD = 1 };
 /* Waits until the object exists, or until this process has to build it. Returns HR_CACHE_ATTACHED with `*ret_cached`,
  * or HR_CACHE_BUILD with `*ret_build`; both are owned by the caller. -ETIMEDOUT: neither yet; call again. -EBUSY: see
@@ -170,16 +161,9 @@ HR_API void hr_cache_ticket_look(hr_cache_ticket *ticket, struct hr_cache_builde
  * HR_CACHE_CHUNK_BYTES. -ENOSPC and -ENOMEM say what is missing where. */
 HR_API int hr_cache_build_reserve(hr_cache_build *build, uint64_t bytes, uint64_t chunk_bytes, const char *meta);
 
-/* Checks that `bytes` bytes would find a place now, before they are made. Errors as hr_cache_build_reserve. */
-HR_API int hr_cache_build_check_room(hr_cache_build *build, uint64_t bytes);
-
 /* The other way: decides where the data will be, `bytes_hint` bytes or fewer (0: not known), and returns the path of
  * the file that the caller makes and fills. Borrowed from the build. Errors as hr_cache_build_reserve. */
 HR_API int hr_cache_build_file(hr_cache_build *build, uint64_t bytes_hint, const char **ret_path);
-
-/* After hr_cache_build_file, instead of making the file: appends to the data, whose space is committed first. Errors as
- * hr_cache_build_reserve. */
-HR_API int hr_cache_build_append(hr_cache_build *build, const void *data, uint64_t bytes);
 
 /* After hr_cache_build_reserve: writes to the data. Any number of threads may write at the same time. -ERANGE. */
 HR_API int hr_cache_build_write(hr_cache_build *build, uint64_t offset, const void *data, uint64_t bytes);
@@ -238,15 +222,6 @@ HR_API int hr_cache_claims(hr_cache *cache, const char *id,
  * keep it, and it is deleted with the last of them. */
 HR_API int hr_cache_remove(hr_cache *cache, const char *name, const char *version, int force);
 
-/* The place where data would go now. */
-struct hr_cache_room {
-    char folder[4096];
-    char why[512];
-};
-/* Says where `bytes` bytes would go, as hr_cache_build_reserve decides it. -ENOSPC says what is missing where. */
-HR_API int hr_cache_look_for_room(hr_cache *cache, const char *name, uint64_t bytes, uint32_t keep,
-                                  struct hr_cache_room *ret_room);
-
 struct hr_cache_collected {
     uint64_t objects, bytes; /* deleted */
     uint64_t bytes_left;     /* bytes of all objects that remain */
@@ -258,10 +233,6 @@ struct hr_cache_collected {
 HR_API int hr_cache_collect(hr_cache *cache, int64_t older_ns, uint64_t quota_bytes,
                             int (*visit)(void *context, const struct hr_cache_entry *entry), void *context,
                             struct hr_cache_collected *ret_collected);
-
-/* Deletes what jobs that have ended left: removed objects, and objects with HR_CACHE_KEEP_JOB, which no process has.
- * -EBUSY: another process is collecting. */
-HR_API int hr_cache_sweep(hr_cache *cache);
 
 /* Checks a name and a version. -EINVAL with the reason: empty, too long, a control character, a slash, a dot at the
  * start. */

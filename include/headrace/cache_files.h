@@ -20,7 +20,7 @@ extern "C" {
  * plan is used by one thread at a time; hr_files_fill starts its own.
  */
 
-typedef struct hr_files_plan hr_files_plan;
+typedef struct hr_files_plan hr_files_plan; /* what is to be copied */
 
 /* Reads the headers of the files that `paths` name: files, folders (all .npy and .npz files in them and below), or
  * patterns (*, ?, [...]). -ENOENT: a path or pattern names no such file. -EINVAL: a file is not an array file, is
@@ -39,13 +39,6 @@ HR_API void hr_files_plan_look(const hr_files_plan *plan, struct hr_files_totals
 /* A text that changes if a file changes, is added or removed: for struct hr_cache_request. Borrowed from the plan. */
 HR_API const char *hr_files_plan_stamp(const hr_files_plan *plan);
 
-/* Checks that each scene has all keys, a list with commas. A .npz file is a scene, and its members are its keys. A file
- * SCENE_KEY.npy is one key of a scene; of two keys that fit a name, the longest counts. A .npy file whose name ends
- * with no key is a scene without that file's key. Calls `visit` for each scene that lacks keys, with the names of these
- * keys with commas. Returns the number of such scenes, -EINVAL, -ENOMEM. */
-HR_API int hr_files_check_keys(const hr_files_plan *plan, const char *keys,
-                               void (*visit)(void *context, const char *scene, const char *missing), void *context);
-
 struct hr_files_progress {
     uint64_t done_bytes, total_bytes, kept_bytes; /* kept: those that an earlier process had finished */
 };
@@ -58,7 +51,7 @@ HR_API int hr_files_fill(const hr_files_plan *plan, hr_cache_build *build, uint3
 
 /* ---- reading ---- */
 
-enum { HR_FILES_MAX_DIMENSIONS = 32 };
+enum { HR_FILES_MAX_DIMENSIONS = 32 }; /* of an array */
 
 /* An array in such an object. Texts and data are borrowed from its memory, texts without a 0 at their end. */
 struct hr_files_array {

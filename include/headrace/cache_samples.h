@@ -35,7 +35,7 @@ extern "C" {
 
 enum { HR_SAMPLES_LEAST_BYTES = 1 << 20 }; /* the smallest budget */
 
-typedef struct hr_samples hr_samples;
+typedef struct hr_samples hr_samples; /* the table of an attached object */
 
 /* Returns a budget for this machine: four fifths of what the first folder of the cache has room for now (the file
  * system, the cgroup, half of the available memory). */
@@ -51,7 +51,6 @@ HR_API int hr_samples_build(hr_cache_build *build, uint64_t count, uint64_t budg
  * HR_E_VERSION: it was made by a newer headrace. -EINVAL: it is an object of another format. Other errno. */
 HR_API int hr_samples_open(const hr_cached *cached, hr_samples **ret_samples);
 HR_API hr_samples *hr_samples_close(hr_samples *samples); /* NULL is fine; returns NULL */
-HR_API uint64_t hr_samples_count(const hr_samples *samples);
 
 struct hr_sample {
     uint64_t index;
@@ -62,6 +61,7 @@ struct hr_sample {
     void *memory;
 };
 
+/* The state in which a process finds a sample. */
 enum hr_sample_answer { HR_SAMPLE_READY = 0, HR_SAMPLE_MAKE = 1, HR_SAMPLE_BUSY = 2, HR_SAMPLE_REFUSED = 3 };
 /* Returns an enum hr_sample_answer. A process that cannot take part in making samples, for example because it has no
  * descriptor left, gets HR_SAMPLE_REFUSED instead of the others. -ERANGE: there is no sample `index`. HR_E_CORRUPT: the
@@ -102,27 +102,9 @@ struct hr_samples_report {
     uint64_t mean_ns;    /* time to make a sample; 0: none was made */
 };
 HR_API void hr_samples_look(const hr_samples *samples, struct hr_samples_report *ret_report);
-/* Counts a sample that was made although it was HR_SAMPLE_BUSY or HR_SAMPLE_REFUSED. */
-HR_API void hr_samples_count_alone(hr_samples *samples);
-
-/* Calls `visit` for each sample that a process has begun and not ended, also one that has died, until it returns
- * something else than 0. Returns that, or 0. */
-HR_API int hr_samples_unfinished(const hr_samples *samples, int (*visit)(void *context, uint64_t index), void *context);
 
 /* Compares each sample that is there with its checksum. HR_E_CORRUPT names the first that differs. */
 HR_API int hr_samples_verify(hr_samples *samples);
-
-/* The state of the check that the samples are the same each time they are made. One process checks that; if it dies,
- * another one does. */
-enum hr_samples_check {
-    HR_SAMPLES_CHECK = 0,    /* this process has to check, and then call hr_samples_end_check */
-    HR_SAMPLES_CHECKING = 1, /* another process or thread does */
-    HR_SAMPLES_RIGHT = 2,
-    HR_SAMPLES_WRONG = 3 /* no process should use them */
-};
-HR_API int hr_samples_begin_check(hr_samples *samples); /* an enum hr_samples_check, or an errno */
-/* `result`: HR_SAMPLES_RIGHT or HR_SAMPLES_WRONG, or HR_SAMPLES_CHECK if the check was broken off. */
-HR_API void hr_samples_end_check(hr_samples *samples, enum hr_samples_check result);
 
 #ifdef __cplusplus
 }

@@ -46,7 +46,7 @@ enum {
     HR_SHARED_DEAD = 8        /* dead holders that one hold names */
 };
 
-typedef struct hr_shared hr_shared;
+typedef struct hr_shared hr_shared; /* an array that this process has open */
 
 /* The type and shape of an array. The dtype is numpy's text: "|b1", "<i4", "<u8", "<f4", "<c16", ... in the byte order
  * of this machine, with 1 to 16 bytes. No dimension is 0. dimension_count 0: one element. */
@@ -78,10 +78,6 @@ struct hr_shared_info {
     uint32_t stripe_count; /* row r is in stripe r * stripe_count / row_count */
 };
 HR_API void hr_shared_look(const hr_shared *shared, struct hr_shared_info *ret_info);
-
-/* Reads what an array is from its file (struct hr_cached_info has the path), without opening the array. Errors as
- * hr_shared_open. */
-HR_API int hr_shared_read_plan(const char *path, struct hr_shared_plan *ret_plan);
 
 /* Writes what was changed to the disk, and returns when it is there. In memory there is nothing to do. An errno. */
 HR_API int hr_shared_flush(hr_shared *shared);

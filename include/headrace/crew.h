@@ -23,7 +23,7 @@ extern "C" {
  * functions fail in the child with HR_E_STATE.
  */
 
-typedef struct hr_crew hr_crew;
+typedef struct hr_crew hr_crew; /* the trainer's side */
 
 /* Opens the crew of an arena, which is borrowed: close the crew first. Owned by the caller. -ENOMEM. */
 HR_API int hr_crew_open(hr_arena *arena, uint32_t worker_count, hr_crew **ret_crew);
@@ -37,8 +37,8 @@ HR_API int hr_crew_open_worker_fds(hr_crew *crew, uint32_t worker, struct hr_wor
 
 /* Makes process `pid`, which the caller started with these descriptors, worker `worker`. `sentinel_fd` becomes readable
  * when the process ends; a copy of it is used if the kernel has no pidfd. -1: the caller has no sentinel. If another
- * process was this worker before, this is a restart, and is counted (hr_arena_count). -ESRCH, -EMFILE; -EINVAL, also
- * for the pid of the caller; HR_E_STATE: the other process still runs. */
+ * process was this worker before, this is a restart, and is counted (struct hr_arena_report). -ESRCH, -EMFILE; -EINVAL,
+ * also for the pid of the caller; HR_E_STATE: the other process still runs. */
 HR_API int hr_crew_adopt(hr_crew *crew, uint32_t worker, int pid, int sentinel_fd);
 
 /* The function that a forked worker runs. Its result is the exit code of the process. The port is closed after it. */
@@ -88,45 +88,15 @@ HR_API int hr_crew_signal(hr_crew *crew, uint32_t worker, int signal);
  * HR_E_STATE in a forked child. */
 HR_API int hr_crew_stop(hr_crew *crew, int64_t timeout_ns);
 
-/* In a worker: ignores SIGTERM, SIGUSR1 and SIGUSR2 from now on if another process than `trainer` or the worker itself
- * has sent them. Schedulers and launchers send these to the process group of a trainer that has to write a checkpoint,
- * and it may need its workers for that. Sent by the trainer or the worker itself, they end the worker as before, and so
- * they do in processes that the worker forks.
- *
- * It sets a handler for those of the signals that have their default action, and leaves others. Setting another action
- * later replaces it. May be called again, also in a forked child. -EINVAL: `trainer` is no process ID. */
-HR_API int hr_worker_ignore_others(int trainer);
-
 /* Describes in one or two sentences how a worker ended or what it is doing. The sentences are for people and are
  * written to `text`, which has `bytes` bytes. Returns the length that they have without this limit, as snprintf does.
  */
 HR_API int hr_crew_describe(const struct hr_worker_report *report, char *text, size_t bytes);
 
-/* ---- the diagnostics file: the last output of a worker, which is still there after its death ---- */
-
-enum {
-    HR_DIAGNOSTICS_STDERR_BYTES = 16 << 10, /* the end of its stderr (hr_diagnostics_log_stderr) */
-    HR_DIAGNOSTICS_STATUS_BYTES = 3840,     /* maximum length of a status text (hr_diagnostics_post_status) */
-    HR_DIAGNOSTICS_STACK_BYTES =
-        64 << 10, /* stack dumps, written by the process that dumps them, from file offset HR_DIAGNOSTICS_STACK_AT on */
-    HR_DIAGNOSTICS_STACK_AT = HR_DIAGNOSTICS_STDERR_BYTES + 2 * 4096,
-    HR_DIAGNOSTICS_BYTES = HR_DIAGNOSTICS_STACK_AT + HR_DIAGNOSTICS_STACK_BYTES,
-};
-
-/* In the worker: adds text to the kept end of its stderr. `fd` is the one of hr_port_diagnostics_fd. -EBADF. */
-HR_API int hr_diagnostics_log_stderr(int fd, const void *text, size_t bytes);
-
-/* In the worker: replaces its status text, any bytes for the trainer. The trainer sees the old text until all of the
- * new one is written. -EBADF; -EMSGSIZE: more than HR_DIAGNOSTICS_STATUS_BYTES. */
-HR_API int hr_diagnostics_post_status(int fd, const void *text, size_t bytes);
-
-/* In the trainer: the stack dump and the end of the stderr of worker `worker`, from its newest diagnostics file.
- * Borrowed until hr_crew_open_worker_fds makes another file for it, or hr_crew_close; not terminated. The worker may
- * have written any bytes, so they may not be text. */
-HR_API int hr_crew_stack(hr_crew *crew, uint32_t worker, const char **ret_text, size_t *ret_bytes);
+/* In the trainer: the end of the stderr of worker `worker`, from its newest diagnostics file, which is still there
+ * after its death. Borrowed until hr_crew_open_worker_fds makes another file for it, or hr_crew_close; not terminated.
+ * The worker may have written any bytes, so they may not be text. */
 HR_API int hr_crew_stderr(hr_crew *crew, uint32_t worker, const char **ret_text, size_t *ret_bytes);
-/* In the trainer: the last status text of worker `worker`; 0 bytes: it posted none. Borrowed in the same way. */
-HR_API int hr_crew_posted_status(hr_crew *crew, uint32_t worker, const char **ret_text, size_t *ret_bytes);
 
 #ifdef __cplusplus
 }

@@ -28,6 +28,7 @@ extern "C" {
     X(HR_E_BUILD_FAILED, -5008, "the process that built it failed", "RuntimeError")                                    \
     X(HR_E_BUILDERS_DIED, -5009, "the processes that built it died", "RuntimeError")
 
+/* The codes of the table. */
 enum hr_error_code {
 #define HR_ERROR_ENUM_(name, code, text, exception) name = code,
     HR_ERROR_TABLE(HR_ERROR_ENUM_)
@@ -39,9 +40,6 @@ HR_API const char *hr_error_message(void);
 
 /* The text of a code: from the table above, or from strerror for an errno. Never NULL; static or thread-local. */
 HR_API const char *hr_error_text(int code);
-
-/* The name of the Python exception for a code ("OSError" for an errno). Static. */
-HR_API const char *hr_error_exception(int code);
 
 #ifdef __cplusplus
 }

@@ -24,6 +24,7 @@ extern "C" {
  * child may go on reading; it must not use a builder.
  */
 
+/* The format that is written, the oldest one that is read, and limits. */
 enum { HR_FROZEN_VERSION = 3, HR_FROZEN_OLDEST_VERSION = 2, HR_FROZEN_MAX_SHAPES = 65535, HR_FROZEN_MAX_FIELDS = 1024 };
 
 /* The kinds of values. The numbers are stored in frozen data, so their meaning must not change. */
@@ -86,7 +87,7 @@ HR_API const void *hr_item_bytes(const struct hr_item *item);
 
 /* ---- reading ---- */
 
-typedef struct hr_frozen hr_frozen;
+typedef struct hr_frozen hr_frozen; /* frozen data that is open */
 
 /* Flags for opening frozen data. */
 enum { HR_FROZEN_VERIFY = 1 /* check every chunk against its checksum, which reads the whole frozen data */ };
@@ -123,6 +124,7 @@ HR_API void hr_frozen_look(const hr_frozen *frozen, struct hr_frozen_info *ret_i
 /* Checks every chunk against its checksum. HR_E_CORRUPT names the first that does not match. */
 HR_API int hr_frozen_verify(const hr_frozen *frozen);
 
+/* The value that the builder was finished with. */
 HR_API hr_value hr_frozen_root(const hr_frozen *frozen);
 
 /* Reads a value. HR_E_CORRUPT. In this and the following functions `*ret_item` must not be the container itself, and
@@ -134,22 +136,12 @@ HR_API int hr_frozen_read(const hr_frozen *frozen, hr_value value, struct hr_ite
 HR_API int hr_frozen_at(const hr_frozen *frozen, const struct hr_item *container, uint64_t index,
                         struct hr_item *ret_item);
 
-/* The bytes of the text at `index` of a packed list or tuple whose `is_ascii` is set, borrowed from the frozen data.
- * This is faster than hr_frozen_at. Errors as hr_frozen_at; -EINVAL: it is not such a list. */
-HR_API int hr_frozen_text(const hr_frozen *frozen, const struct hr_item *texts, uint64_t index, const void **ret_bytes,
-                          uint64_t *ret_count);
-
 /* The value of a dict's entry at `index`. Errors as hr_frozen_at. */
 HR_API int hr_frozen_entry(const hr_frozen *frozen, const struct hr_item *dict, uint64_t index,
                            struct hr_item *ret_value);
-/* The value of a dict's entry at a place that hr_frozen_find or hr_frozen_place returned. HR_E_CORRUPT, -EINVAL. */
+/* The value of a dict's entry at a place that hr_frozen_find returned. HR_E_CORRUPT, -EINVAL. */
 HR_API int hr_frozen_value(const hr_frozen *frozen, const struct hr_item *dict, uint64_t place,
                            struct hr_item *ret_value);
-HR_API int hr_frozen_place(const hr_frozen *frozen, const struct hr_item *dict, uint64_t index, uint64_t *ret_place);
-
-/* Asks the processor to fetch the memory that hr_frozen_at will read. `stage` 0: the item itself; 1: the memory that it
- * refers to, after stage 0 has arrived. This is a hint and never fails. */
-HR_API void hr_frozen_prefetch(const hr_frozen *frozen, const struct hr_item *container, uint64_t index, int stage);
 
 /* A key to look up, of one of the kinds NONE, FALSE, TRUE, INT, FLOAT, TEXT, BYTES, TUPLE and TYPED. 1 == 1.0 == True.
  * The name and the value of a typed value are compared separately. hr_builder_index makes these typed values findable:
@@ -170,14 +162,6 @@ struct hr_key {
  * number of probes is bounded by the size of the dict. */
 HR_API int hr_frozen_find(const hr_frozen *frozen, const struct hr_item *dict, const struct hr_key *key,
                           uint64_t *ret_place);
-
-/* These do the same as hr_frozen_find in steps, to look up many keys at once: first compute all hashes, then give the
- * hints of each stage for all keys, then find all keys. */
-HR_API uint64_t hr_frozen_hash(const hr_frozen *frozen, const struct hr_key *key);
-/* `stage` 0: the slot; 1: the entry; 2: the memory that its key and value refer to. This is a hint and never fails. */
-HR_API void hr_frozen_prefetch_hash(const hr_frozen *frozen, const struct hr_item *dict, uint64_t hash, int stage);
-HR_API int hr_frozen_find_hashed(const hr_frozen *frozen, const struct hr_item *dict, const struct hr_key *key,
-                                 uint64_t hash, uint64_t *ret_place);
 
 /* A shape: the kind, the class and the field names that several records have in common. */
 enum hr_shape_kind {
@@ -215,7 +199,7 @@ HR_API int hr_frozen_array(const hr_frozen *frozen, const struct hr_item *array,
 
 /* ---- building ---- */
 
-typedef struct hr_builder hr_builder;
+typedef struct hr_builder hr_builder; /* frozen data that is being written */
 
 /*
  * Values can be made bottom up or top down: a container is made with its size and room for its items, which are put
@@ -235,6 +219,7 @@ HR_API hr_builder *hr_builder_close(hr_builder *builder);
 
 HR_API uint64_t hr_builder_bytes(const hr_builder *builder); /* written so far */
 
+/* Values. What needs room in the frozen data can fail. */
 HR_API hr_value hr_value_none(void);
 HR_API hr_value hr_value_bool(int truth);
 HR_API int hr_builder_int(hr_builder *builder, int64_t integer, hr_value *ret_value);
@@ -292,13 +277,6 @@ HR_API int hr_builder_row(const hr_builder *builder, hr_value rows, uint64_t ind
  * is a text; -EINVAL: it is not. */
 HR_API int hr_builder_array(hr_builder *builder, enum hr_array_kind kind, hr_value dtype, uint32_t item_bytes,
                             const uint64_t *dimensions, uint32_t dimension_count, hr_value *ret_value, void **ret_data);
-
-/* Makes an array in which several places may be the same stored element, such as a broadcast array. The fields
- * is_strided, dtype and data of `layout` are not read. The caller fills `*ret_data`, which has layout->bytes bytes. If
- * `other` is the value of another such array (0: none), the new one shares its elements, and `*ret_data` is NULL.
- * -EINVAL: `dtype` is not a text, a place is not one of the stored elements, or `other` does not have as many bytes. */
-HR_API int hr_builder_strided(hr_builder *builder, const struct hr_frozen_array *layout, hr_value dtype, hr_value other,
-                              hr_value *ret_value, void **ret_data);
 
 /* Finishes the frozen data: writes its checksums and header, then seals the memory or gives the file its name. Returns
  * the frozen data as open frozen data. The builder is closed, also after a failure. */

@@ -5,7 +5,6 @@
 
 #include <headrace/arena.h>
 #include <headrace/batch.h>
-#include <headrace/board.h>
 #include <headrace/cache.h>
 #include <headrace/cache_files.h>
 #include <headrace/cache_samples.h>
@@ -14,9 +13,7 @@
 #include <headrace/error.h>
 #include <headrace/frozen.h>
 #include <headrace/image.h>
-#include <headrace/launch.h>
 #include <headrace/loader.h>
-#include <headrace/machine.h>
 #include <headrace/sampler.h>
 #include <headrace/version.h>
 #include <headrace/visibility.h>

@@ -73,6 +73,7 @@ HR_API int hr_image_wrap(const void *pixels, uint32_t width, uint32_t height, ui
  */
 HR_API int hr_image_adopt(hr_image *image);
 
+/* Tells what an image is. */
 HR_API void hr_image_look(const hr_image *image, struct hr_image_info *ret_info);
 
 /* Frees the image, and the pixels that it may keep. NULL is allowed. */
@@ -159,6 +160,7 @@ struct hr_image_recipe {
     int result;              /* set by hr_images_run: 0 or a negative code */
 };
 
+/* The size of a result. */
 struct hr_image_size {
     uint32_t width, height, channels;
     size_t bytes;
@@ -175,14 +177,6 @@ typedef struct hr_image_memory hr_image_memory;
 HR_API int hr_image_memory_new(hr_image_memory **ret_memory);
 /* NULL is allowed. */
 HR_API void hr_image_memory_free(hr_image_memory *memory);
-
-/* Is called by each thread of a run before it makes the recipes of an image, with the first of them, and with NULL when
- * it has made them. Threads count from 0, the calling one. */
-typedef void hr_image_watch(void *context, uint32_t thread, const struct hr_image_recipe *recipe);
-
-/* Sets the function that watches the runs which use this memory, so that a crash can be reported with the image that
- * caused it. NULL: none, as at first. */
-HR_API void hr_image_memory_watch(hr_image_memory *memory, hr_image_watch *watch, void *context);
 
 /*
  * Makes the results of `count` recipes in up to `threads` threads, the calling one included (0 counts as 1), and

@@ -40,7 +40,7 @@ extern "C" {
  *     hr_crew_fork(hr_loader_crew(loader), worker, ...);
  */
 
-typedef struct hr_loader hr_loader;
+typedef struct hr_loader hr_loader; /* the trainer's side */
 
 struct hr_loader_options {
     uint32_t worker_count;
@@ -75,7 +75,7 @@ HR_API int hr_loader_open(const struct hr_loader_options *options, hr_loader **r
  * when the arena ends, and this function does not wait for them. NULL is fine; returns NULL. */
 HR_API hr_loader *hr_loader_close(hr_loader *loader);
 
-/* The loader's arena, borrowed: for hr_arena_open_worker_fds, hr_arena_watch, hr_arena_count and hr_arena_report. */
+/* The loader's arena, borrowed: for hr_arena_open_worker_fds, hr_arena_watch and hr_arena_report. */
 HR_API hr_arena *hr_loader_arena(hr_loader *loader);
 
 /* The loader's crew, borrowed: its worker processes. */

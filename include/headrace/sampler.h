@@ -12,7 +12,7 @@ extern "C" {
 #endif
 
 /*
- * Orders of the samples of a dataset, random draws of samples, and plans of batches.
+ * Orders of the samples of a dataset, and plans of batches.
  *
  * All functions are pure: they do no I/O and read no clock. Except for hr_plan_new they allocate nothing, and use no
  * memory but that of their arguments. The caller owns every struct and every array. The structs hold no resource, so
@@ -25,7 +25,7 @@ extern "C" {
 
 /* ---- torch's generator on the CPU ---- */
 
-#define HR_MT19937_WORDS 624
+#define HR_MT19937_WORDS 624 /* of the state */
 
 /* The Mersenne Twister MT19937 (Matsumoto and Nishimura, 1998), seeded and read as torch's CPU generator does. The
  * fields belong to the functions below. */
@@ -37,11 +37,6 @@ struct hr_mt19937 {
 /* Starts the generator as torch.Generator().manual_seed(seed) does: only the low 32 bits of the seed count. */
 HR_API void hr_mt19937_seed(struct hr_mt19937 *ret_generator, uint64_t seed);
 
-HR_API uint32_t hr_mt19937_next32(struct hr_mt19937 *generator);
-
-/* Two words, of which the first is the high one. */
-HR_API uint64_t hr_mt19937_next64(struct hr_mt19937 *generator);
-
 /*
  * Writes a random permutation of 0..n-1 to ret_order[0..n-1], bit for bit that of torch.randperm(n, generator=...), and
  * leaves the generator as torch does. torch has two algorithms: below 214,748,364 a Fisher-Yates shuffle from the front
@@ -51,36 +46,9 @@ HR_API uint64_t hr_mt19937_next64(struct hr_mt19937 *generator);
 HR_API int hr_mt19937_permute_int32(struct hr_mt19937 *generator, int64_t n, int32_t *ret_order);
 HR_API int hr_mt19937_permute_int64(struct hr_mt19937 *generator, int64_t n, int64_t *ret_order);
 
-/*
- * Writes `count` independent draws from 0..n-1 to ret_indices, bit for bit those of torch.randint(n, (count,)), which
- * RandomSampler(replacement=True) uses: 32 bits a draw, or 64 bits from n = 2^28 on, modulo n. Calls may be chained:
- * draws of 32 and 8 are the same as of 40. -EINVAL: n is less than 1, or count is negative.
- */
-HR_API int hr_mt19937_draw(struct hr_mt19937 *generator, int64_t n, int64_t count, int64_t *ret_indices);
-
-/* ---- weighted draws with replacement ---- */
-
-#define HR_WEIGHTS_MAX (INT64_C(1) << 24) /* torch.multinomial refuses more weights */
-
-/*
- * Writes the cumulative weights, divided by their sum, to ret_cumulative[0..n-1], as torch.multinomial does for weights
- * of type double. They may replace the weights in place. -EINVAL: n is less than 1 or more than HR_WEIGHTS_MAX, a
- * weight is negative, infinite or NaN, all weights are 0, or their sum is infinite (which torch does not notice).
- */
-HR_API int hr_weights_accumulate(const double *weights, int64_t n, double *ret_cumulative);
-
-/*
- * Writes `count` independent draws to ret_indices. With the weights of WeightedRandomSampler(replacement=True) they
- * are, bit for bit, those of torch.multinomial(weights, num_samples, True) for each num_samples of 2 or more: 53 bits
- * of each 64 as a number in [0, 1), and the first index whose cumulative weight is not below it. (For num_samples=1
- * torch uses another algorithm.) Calls may be chained. The chance of an index with weight 0 is 2^-53 if it is the first
- * one, else 0. -EINVAL: n is less than 1 or more than HR_WEIGHTS_MAX, or count is negative.
- */
-HR_API int hr_weights_draw(struct hr_mt19937 *generator, const double *cumulative, int64_t n, int64_t count,
-                           int64_t *ret_indices);
-
 /* ---- orders with random access ---- */
 
+/* The source of an order: nothing, a seed, or a table of the caller. */
 enum hr_order_kind { HR_ORDER_SEQUENTIAL, HR_ORDER_STREAM, HR_ORDER_INT32, HR_ORDER_INT64 };
 
 #define HR_STREAM_ROUNDS 6
@@ -160,11 +128,6 @@ HR_API int hr_deal_rank(int64_t n, int64_t position, int64_t world_size, int64_t
 /* Returns the position after each of world_size ranks has taken `steps` batches of batch_size indices from `position`
  * on; at most n. -EINVAL: as hr_deal_rank, or batch_size is less than 1, or steps is negative. */
 HR_API int64_t hr_deal_advance(int64_t n, int64_t position, int64_t world_size, int64_t batch_size, int64_t steps);
-
-/* Moves the indices of one rank to table[0..deal->count-1], in the order that the deal gives; the rest of the table is
- * undefined afterwards. `deal` is from hr_deal_rank for the n of the table. */
-HR_API void hr_deal_keep_int32(const struct hr_deal *deal, int64_t n, int32_t *table);
-HR_API void hr_deal_keep_int64(const struct hr_deal *deal, int64_t n, int64_t *table);
 
 /* ---- plans ---- */
 

@@ -248,11 +248,6 @@ int hr_arena_watch(hr_arena *arena, uint32_t worker, int fd) {
     return r;
 }
 
-int hr_open_pidfd(int pid, int *ret_fd) {
-    int r = hr__pidfd(pid, ret_fd);
-    return r < 0 ? hr__fail(r, "arena: no pidfd for process %d: %s", pid, hr_error_text(r)) : 0;
-}
-
 int hr_arena_worker_status(const hr_arena *arena, uint32_t worker, struct hr_worker_status *ret_status) {
     int r = check_worker(arena, worker);
     if (r < 0) return r;

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <headrace/arena.h>
+#include <headrace/face/arena.h>
 
 #include "base/base.h"
 

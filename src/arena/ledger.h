@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include <headrace/arena.h>
+#include <headrace/face/arena.h>
 
 #include "layout.h"
 #include "ring.h"

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include <headrace/arena.h>
+#include <headrace/face/arena.h>
 
 #include "base/base.h"
 #include "base/error.h"
@@ -46,14 +46,14 @@ struct awaited {
     bool is_reply;
 };
 
-int hr_port_is_open(const hr_port *port) {
+static bool is_open(const hr_port *port) {
     return !atomic_load(&port->layout.header->stopped);
 }
 
 static bool has_come(void *context) {
     const struct awaited *awaited = context;
     hr_port *port = awaited->port;
-    if (!hr_port_is_open(port)) return true;
+    if (!is_open(port)) return true;
     if (awaited->is_reply) return atomic_load(&port->record->reply) == port->asks;
     return hr__ring_has_record(&port->grants);
 }
@@ -92,7 +92,7 @@ static int wait_for(hr_port *port, bool is_reply, int64_t deadline_ns) {
         hr__ring_sleep(&port->grants, HR__AWAKE);
     }
     hr__spin_learn(&port->spin, start_ns);
-    if (r == 0 && !hr_port_is_open(port)) r = hr__fail(HR_E_CLOSED, "arena: the trainer stopped it");
+    if (r == 0 && !is_open(port)) r = hr__fail(HR_E_CLOSED, "arena: the trainer stopped it");
     return r;
 }
 
@@ -257,7 +257,7 @@ static bool is_possible(const struct hr__arena_layout *layout, const struct hr__
 }
 
 int hr_port_take(hr_port *port, int64_t deadline_ns, struct hr_task *ret_task) {
-    if (!hr_port_is_open(port)) return hr__fail(HR_E_CLOSED, "arena: the trainer stopped it");
+    if (!is_open(port)) return hr__fail(HR_E_CLOSED, "arena: the trainer stopped it");
     if (port->has_grant) return hr__fail(HR_E_STATE, "arena: publish the current task before taking another");
     int r = wait_for(port, false, deadline_ns);
     if (r == 0) r = hr__ring_pop(&port->grants, &port->grant);

@@ -3,7 +3,7 @@
 #ifndef HR_BASE_ERROR_H
 #define HR_BASE_ERROR_H
 
-#include <headrace/error.h>
+#include <headrace/face/error.h>
 
 /* Sets this thread's message, replacing the last one, and returns `code`, so that a failure is one line:
  *     return hr__fail(-EINVAL, "arena: worker_count is 0; give at least 1");

@@ -15,7 +15,7 @@ static void write_name(const char *key, char *ret_name) {
 
 /* ---- the memory ---- */
 
-int hr_board_create(const struct hr_board_options *options, int *ret_fd) {
+int hr__board_create(const struct hr_board_options *options, int *ret_fd) {
     uint64_t bytes;
     enum hr__memory_kind kind;
     struct hr__board_header header;
@@ -106,7 +106,7 @@ static int serve(hr_board *board, const struct hr_board_options *options, const 
     int r = hr__socket_listen(name, &board->listen_fd);
     if (r < 0) return note_socket_error(r);
     hr__stop_at(HR__AT_BOARD_BOUND);
-    r = hr_board_create(options, &fd);
+    r = hr__board_create(options, &fd);
     if (r < 0) return r;
     hr__stop_at(HR__AT_BOARD_CREATED);
     return map_board(board, options, fd);

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include <headrace/board.h>
+#include <headrace/face/board.h>
 
 #include "base/base.h"
 

@@ -2,7 +2,7 @@
 #ifndef HR_CACHE_CACHE_H
 #define HR_CACHE_CACHE_H
 
-#include <headrace/cache.h>
+#include <headrace/face/cache.h>
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -2,7 +2,7 @@
 #ifndef HR_CACHE_FILES_H
 #define HR_CACHE_FILES_H
 
-#include <headrace/cache_files.h>
+#include <headrace/face/cache_files.h>
 
 #include <stdbool.h>
 #include <stdint.h>

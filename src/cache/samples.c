@@ -294,10 +294,6 @@ hr_samples *hr_samples_close(hr_samples *samples) {
     return NULL;
 }
 
-uint64_t hr_samples_count(const hr_samples *samples) {
-    return samples->head->count;
-}
-
 /* ---- reading ---- */
 
 static const char *name_of(const hr_samples *samples) {

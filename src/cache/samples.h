@@ -2,7 +2,7 @@
 #ifndef HR_CACHE_SAMPLES_H
 #define HR_CACHE_SAMPLES_H
 
-#include <headrace/cache_samples.h>
+#include <headrace/face/cache_samples.h>
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -2,7 +2,7 @@
 #ifndef HR_CACHE_SHARED_H
 #define HR_CACHE_SHARED_H
 
-#include <headrace/cache_shared.h>
+#include <headrace/face/cache_shared.h>
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <headrace/crew.h>
+#include <headrace/face/arena.h>
+#include <headrace/face/crew.h>
 
 #include "base/base.h"
 #include "base/error.h"

@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-#include <headrace/crew.h>
+#include <headrace/face/crew.h>
 
 /*
  * A worker's diagnostics file: a small file without a name, which the trainer has mapped, so that it is still readable

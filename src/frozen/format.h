@@ -3,7 +3,7 @@
 #define HR_FROZEN_FORMAT_H
 
 #include <headrace/error.h>
-#include <headrace/frozen.h>
+#include <headrace/face/frozen.h>
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opens, verifies and closes frozen data; the public functions that read it. */
-#include <headrace/frozen.h>
+#include <headrace/face/frozen.h>
 
 #include <errno.h>
 #include <inttypes.h>

@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 
-#include <headrace/image.h>
+#include <headrace/face/image.h>
 
 #include "base/base.h"
 #include "base/error.h"

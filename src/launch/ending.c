@@ -45,7 +45,7 @@ void hr__ending_take_stacks(struct hr__attempt *attempt) {
 
 /* ---- the end ---- */
 
-void hr__ending_kill(struct hr__attempt *attempt) {
+static void kill_ranks(struct hr__attempt *attempt) {
     if (attempt->phase == HR__KILLING || attempt->phase == HR__OVER) return;
     if (attempt->ended_count < attempt->job->local_size) hr__ending_take_stacks(attempt);
     attempt->phase = HR__KILLING;
@@ -70,11 +70,11 @@ void hr__ending_begin(struct hr__attempt *attempt, enum hr__reason reason, int s
     attempt->deadline_ns = hr__now_ns() + (is_signalled ? attempt->job->shutdown_ns : attempt->job->grace_ns);
     atomic_store(&attempt->ranks[0].page->others_over, 1); /* it keeps its store no longer */
     hr__stop_at(HR__AT_LAUNCH_ENDING);
-    if (attempt->ended_count == attempt->job->local_size) hr__ending_kill(attempt);
+    if (attempt->ended_count == attempt->job->local_size) kill_ranks(attempt);
 }
 
 static void end_of_last(struct hr__attempt *attempt) {
-    if (attempt->phase == HR__ENDING) hr__ending_kill(attempt);
+    if (attempt->phase == HR__ENDING) kill_ranks(attempt);
     if (attempt->phase == HR__RUNNING) {
         attempt->phase = HR__KILLING;
         hr__attempt_command(attempt, HR__COMMAND_LEAVE, -1, 0);
@@ -119,7 +119,7 @@ void hr__ending_tick(struct hr__attempt *attempt) {
     if (attempt->phase != HR__ENDING) return;
     int64_t now_ns = hr__now_ns();
     if (now_ns >= attempt->deadline_ns)
-        hr__ending_kill(attempt);
+        kill_ranks(attempt);
     else if (attempt->reason == HR__SIGNALLED && now_ns - attempt->ending_ns > HINT_NS)
         hint(attempt, now_ns);
 }
@@ -146,7 +146,7 @@ void hr__ending_signal(struct hr__attempt *attempt, int signal) {
         if (attempt->phase == HR__RUNNING)
             hr__ending_begin(attempt, HR__SIGNALLED, signal);
         else if (is_impatient(attempt, signal))
-            hr__ending_kill(attempt);
+            kill_ranks(attempt);
     } else if (job->passed_signals & bit && !attempt->is_from_step) {
         send(attempt, signal);
     }

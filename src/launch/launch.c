@@ -111,7 +111,7 @@ static int open_logs(struct hr__launch *launch) {
     return r;
 }
 
-int hr__report_open(const char *path, int *ret_fd) {
+static int open_report(const char *path, int *ret_fd) {
     if (!path) return 0;
     int r = hr__log_create(path, ret_fd);
     return r < 0 ? hr__fail(r, "launch: the report %s cannot be written: %s", path, hr_error_text(r)) : 0;
@@ -191,7 +191,7 @@ static int open_launch(struct hr__launch *launch) {
     if (r < 0) return hr__fail(r, "launch: cannot prepare to start processes: %s", hr_error_text(r));
     r = find_command(launch);
     if (r == 0) r = open_logs(launch);
-    if (r == 0) r = hr__report_open(launch->job->report, &launch->report_fd);
+    if (r == 0) r = open_report(launch->job->report, &launch->report_fd);
     if (r < 0) return r;
     note_inherited(launch);
     choose_streams(launch);

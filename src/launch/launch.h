@@ -2,7 +2,7 @@
 #ifndef HR_LAUNCH_LAUNCH_H
 #define HR_LAUNCH_LAUNCH_H
 
-#include <headrace/launch.h>
+#include <headrace/face/launch.h>
 
 #include "base/base.h"
 #include "base/error.h"
@@ -240,7 +240,6 @@ void hr__terminal_resize(struct hr__attempt *attempt);
 void hr__ending_begin(struct hr__attempt *attempt, enum hr__reason reason, int signal);
 void hr__ending_note_end(struct hr__attempt *attempt, struct hr__rank *rank);
 void hr__ending_signal(struct hr__attempt *attempt, int signal);
-void hr__ending_kill(struct hr__attempt *attempt);
 void hr__ending_tick(struct hr__attempt *attempt);
 bool hr__rank_failed(const struct hr__rank *rank);
 /* Makes the ranks that still run write their stacks, and waits for them for a moment. */
@@ -268,11 +267,9 @@ int hr__watch_open(struct hr__attempt *attempt);
 void hr__watch_close(struct hr__attempt *attempt);
 int64_t hr__watch_tick(struct hr__attempt *attempt, int64_t now_ns); /* returns when to call it again */
 void hr__watch_output(struct hr__attempt *attempt);                  /* a rank wrote something */
-struct hr_board_position;
+struct hr__board_position;
 /* Returns how far a rank is, as the board showed it last; NULL: not known. */
-const struct hr_board_position *hr__watch_position(const struct hr__attempt *attempt, const struct hr__rank *rank);
-/* Adds what keeps a rank whose main program is over: threads, children and where it is. */
-void hr__describe_keepers(const struct hr__rank *rank, struct hr__text *to);
+const struct hr__board_position *hr__watch_position(const struct hr__attempt *attempt, const struct hr__rank *rank);
 
 /* ---- stacks.c ---- */
 
@@ -295,7 +292,6 @@ void hr__stack_write(const struct hr__text *stacks, const char *indent, uint32_t
 int hr__exit_code(const struct hr__attempt *attempt);
 void hr__summary_write(struct hr__attempt *attempt, uint32_t restarts_left);
 void hr__describe_end(const struct hr__attempt *attempt, const struct hr__rank *rank, struct hr__text *to);
-int hr__report_open(const char *path, int *ret_fd);
 void hr__report_add_attempt(struct hr__launch *launch, const struct hr__attempt *attempt);
 /* Writes the summary where an outer launcher or Kubernetes looks for the reason of a failure. */
 void hr__report_reason(const struct hr__rank *first, const struct hr__text *summary);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The report as JSON, and the reason for an outer launcher. */
 #include <errno.h>
-#include <headrace/board.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "board/board.h"
 #include "launch.h"
 
 /* ---- JSON ---- */
@@ -64,7 +64,7 @@ static const char *name_reason(const struct hr__attempt *attempt) {
 
 static void add_rank(struct hr__text *to, const struct hr__attempt *attempt, const struct hr__rank *rank) {
     struct hr__text text = {0}, how = {0}, tail = {0};
-    const struct hr_board_position *position = hr__watch_position(attempt, rank);
+    const struct hr__board_position *position = hr__watch_position(attempt, rank);
     hr__page_text(rank, &text);
     hr__describe_end(attempt, rank, &how);
     hr__tail_write(&rank->tail, "", HR__TAIL_LINES, &tail);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
-#include <headrace/board.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "board/board.h"
 #include "launch.h"
 
 /*
@@ -20,7 +20,7 @@ struct hr__watch {
     int64_t next_ns;
     int64_t active_ns; /* time of the last step or output of any rank */
     bool is_stall_noted;
-    struct hr_board_position *positions; /* of the last look */
+    struct hr__board_position *positions; /* of the last look */
     uint32_t count, room;
     uint64_t progress; /* a number that changes with each step */
 };
@@ -48,7 +48,7 @@ static void open_board(struct hr__attempt *attempt) {
                                              .world_size = job->local_size * job->node_count,
                                              .local_size = job->local_size,
                                              .fd = -1};
-    if (hr_board_create(&options, &attempt->board_fd) < 0) attempt->board_fd = -1; /* the ranks find each other */
+    if (hr__board_create(&options, &attempt->board_fd) < 0) attempt->board_fd = -1; /* the ranks find each other */
     hr__text_free(&key);
 }
 
@@ -77,7 +77,7 @@ void hr__watch_output(struct hr__attempt *attempt) {
 
 static void look_at_board(struct hr__attempt *attempt, int64_t now_ns) {
     struct hr__watch *watch = attempt->watch;
-    int count = watch->room ? hr_board_look(attempt->board_fd, watch->positions, watch->room) : 0;
+    int count = watch->room ? hr__board_look(attempt->board_fd, watch->positions, watch->room) : 0;
     watch->count = count > 0 ? (uint32_t)count : 0;
     uint64_t progress = watch->count;
     for (uint32_t i = 0; i < watch->count; i++)
@@ -88,15 +88,15 @@ static void look_at_board(struct hr__attempt *attempt, int64_t now_ns) {
 }
 
 /* Returns true if `a` is further than `b`. */
-static bool is_further(const struct hr_board_position *a, const struct hr_board_position *b) {
+static bool is_further(const struct hr__board_position *a, const struct hr__board_position *b) {
     return a->epoch == b->epoch ? a->steps > b->steps : a->epoch > b->epoch;
 }
 
-const struct hr_board_position *hr__watch_position(const struct hr__attempt *attempt, const struct hr__rank *rank) {
+const struct hr__board_position *hr__watch_position(const struct hr__attempt *attempt, const struct hr__rank *rank) {
     const struct hr__watch *watch = attempt->watch;
-    const struct hr_board_position *best = NULL;
+    const struct hr__board_position *best = NULL;
     for (uint32_t i = 0; i < watch->count; i++) {
-        const struct hr_board_position *position = &watch->positions[i];
+        const struct hr__board_position *position = &watch->positions[i];
         if (position->rank == rank->global && (!best || is_further(position, best))) best = position;
     }
     return best;
@@ -132,7 +132,8 @@ static void add_list(const char *text, struct hr__text *to) {
     }
 }
 
-void hr__describe_keepers(const struct hr__rank *rank, struct hr__text *to) {
+/* Adds what keeps a rank whose main program is over: threads, children and where it is. */
+static void describe_keepers(const struct hr__rank *rank, struct hr__text *to) {
     struct hr__text keepers = {0};
     hr__page_keepers(rank, &keepers);
     if (keepers.length) {
@@ -153,7 +154,7 @@ static void note_exit(struct hr__attempt *attempt, struct hr__rank *rank, int64_
     hr__text_addf(&text,
                   "headrace: note: the main program of %s was over %.0f s ago, but the process (pid %d) has not exited",
                   rank->name, hr__seconds(since_ns), rank->pid);
-    hr__describe_keepers(rank, &text);
+    describe_keepers(rank, &text);
     if (attempt->job->exit_timeout_ns < 0) hr__text_adds(&text, ". --exit-timeout SECONDS ends such a rank");
     hr__say(attempt->launch, "%s", hr__text_string(&text));
     hr__text_free(&text);
@@ -162,7 +163,7 @@ static void note_exit(struct hr__attempt *attempt, struct hr__rank *rank, int64_
 static void end_late(struct hr__attempt *attempt, struct hr__rank *rank) {
     rank->exit_timed_out = true;
     hr__ending_take_stack(attempt, rank);
-    hr__describe_keepers(rank, &rank->keepers);
+    describe_keepers(rank, &rank->keepers);
     hr__ending_begin(attempt, HR__EXIT_TIMEOUT, 0);
 }
 
@@ -181,7 +182,7 @@ static void watch_exits(struct hr__attempt *attempt, int64_t now_ns) {
 /* ---- ranks that make no step ---- */
 
 static void describe_rank(const struct hr__attempt *attempt, const struct hr__rank *rank, struct hr__text *to) {
-    const struct hr_board_position *position = hr__watch_position(attempt, rank);
+    const struct hr__board_position *position = hr__watch_position(attempt, rank);
     hr__text_addf(to, "  %s: ", rank->name);
     if (rank->has_ended) {
         hr__describe_end(attempt, rank, to);
@@ -228,10 +229,10 @@ static const struct hr__rank *find_elsewhere(const struct hr__attempt *attempt) 
  */
 static const struct hr__rank *find_behind(const struct hr__attempt *attempt) {
     const struct hr__rank *found = NULL;
-    const struct hr_board_position *last = NULL;
+    const struct hr__board_position *last = NULL;
     hr__each_rank (rank, attempt) {
         if (rank->has_ended) continue;
-        const struct hr_board_position *position = hr__watch_position(attempt, rank);
+        const struct hr__board_position *position = hr__watch_position(attempt, rank);
         if (!position || (last && position->loader != last->loader)) return NULL;
         if (last && is_further(position, last)) continue;
         found = !last || is_further(last, position) ? rank : NULL;

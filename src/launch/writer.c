@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include <headrace/error.h>
-#include <headrace/launch.h>
+#include <headrace/face/launch.h>
 
 #include "base/base.h"
 
@@ -157,7 +157,7 @@ bool hr__writer_is_full(struct hr__writer *writer) {
     return is_full;
 }
 
-bool hr__writer_is_empty(struct hr__writer *writer) {
+static bool is_empty(struct hr__writer *writer) {
     return pending(writer) == 0;
 }
 
@@ -201,14 +201,14 @@ void hr__writer_close(struct hr__writer *writer, int signal_fd, uint64_t end_sig
     static const int64_t SLICE_NS = 100000000;
     bool is_signalled = false;
     if (!writer) return;
-    while (!hr__writer_is_empty(writer) && !is_given_up(writer) && !is_signalled) {
+    while (!is_empty(writer) && !is_given_up(writer) && !is_signalled) {
         const int fds[] = {writer->drained_fd, signal_fd};
         bool is_ready[2] = {false, false};
         if (hr__poll(fds, is_ready, 2, hr__now_ns() + SLICE_NS) > 0 && is_ready[0])
             hr__eventfd_drain(writer->drained_fd);
         is_signalled = is_ready[1] && takes_end_signal(signal_fd, end_signals);
     }
-    if (!hr__writer_is_empty(writer)) return; /* the thread is blocked, and ends with the process */
+    if (!is_empty(writer)) return; /* the thread is blocked, and ends with the process */
     stop(writer);
     say_errors(writer);
     free_writer(writer);

@@ -38,7 +38,6 @@ int hr__writer_open(struct hr__writer **ret_writer);
  * (`may_drop`) because it is a terminal that has been blocked for a second. */
 bool hr__writer_add(struct hr__writer *writer, uint8_t target, const struct hr__text *bytes, bool may_drop);
 bool hr__writer_is_full(struct hr__writer *writer);
-bool hr__writer_is_empty(struct hr__writer *writer);
 /* Waits until everything is written, or a terminal blocks for a second, or one of `end_signals` (bit n - 1: signal n)
  * comes from `signal_fd`. Then it ends the thread, or leaves it if it is blocked. */
 void hr__writer_close(struct hr__writer *writer, int signal_fd, uint64_t end_signals);

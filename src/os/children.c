@@ -108,7 +108,8 @@ static int list_by_kernel(int parent, struct list *list) {
     return r;
 }
 
-int hr__parent_of(int pid) {
+/* -ESRCH and others. */
+static int parent_of(int pid) {
     enum { STATE_BYTES = 3 }; /* ") S" is followed by a space and the parent */
     char path[64], text[512];
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
@@ -128,7 +129,7 @@ static int list_by_search(int parent, struct list *list) {
     if (!processes) return -errno;
     for (const struct dirent *entry; (entry = readdir(processes));) {
         int pid = parse_pid(entry->d_name);
-        if (pid > 0 && hr__parent_of(pid) == parent) add(list, pid);
+        if (pid > 0 && parent_of(pid) == parent) add(list, pid);
     }
     closedir(processes);
     return 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hr_machine_look: the kernel, the memory, the cores and their limits. */
-#include <headrace/machine.h>
+#include <headrace/face/machine.h>
 
 #include "base/base.h"
 #include "os.h"

@@ -201,7 +201,6 @@ int hr__parent(void);
 int hr__ended_child(int *ret_pid);
 int hr__reap(int pid, struct hr__end *ret_end, uint64_t *ret_peak_bytes); /* -EAGAIN: it has not ended */
 
-int hr__parent_of(int pid); /* -ESRCH and others */
 /* Writes the pids of the children of a process, at most `room`, and returns how many there are. */
 size_t hr__children_of(int parent, int *ret_pids, size_t room);
 int hr__kill(int pid, int signal); /* only for a child of this process, whose pid cannot be reused */

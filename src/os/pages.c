@@ -5,7 +5,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <headrace/machine.h>
+#include <headrace/face/machine.h>
 
 #include "base/base.h"
 #include "os.h"

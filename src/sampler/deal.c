@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The part of an order that one rank gets. */
-#include <headrace/sampler.h>
+#include <headrace/face/sampler.h>
 
 #include "check.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* torch's generator of random numbers on the CPU. */
-#include <headrace/sampler.h>
+#include "permute.h"
 
 /* After Matsumoto and Nishimura, "Mersenne Twister" (ACM TOMACS 8, 1998), with their initialisation of 2002. */
 
@@ -27,7 +27,7 @@ static void renew(struct hr_mt19937 *generator) {
     generator->next = 0;
 }
 
-uint32_t hr_mt19937_next32(struct hr_mt19937 *generator) {
+uint32_t hr__mt19937_next32(struct hr_mt19937 *generator) {
     if (generator->next >= WORDS) renew(generator);
     uint32_t word = generator->state[generator->next++];
     word ^= word >> 11;
@@ -36,7 +36,7 @@ uint32_t hr_mt19937_next32(struct hr_mt19937 *generator) {
     return word ^ (word >> 18);
 }
 
-uint64_t hr_mt19937_next64(struct hr_mt19937 *generator) {
-    uint64_t high = hr_mt19937_next32(generator);
-    return high << 32 | hr_mt19937_next32(generator);
+uint64_t hr__mt19937_next64(struct hr_mt19937 *generator) {
+    uint64_t high = hr__mt19937_next32(generator);
+    return high << 32 | hr__mt19937_next32(generator);
 }

@@ -22,7 +22,7 @@ enum { GROUP = 64 };
             int64_t count = (int64_t)hr__min(GROUP, (uint64_t)(n - 1 - first));                                        \
             for (int64_t k = 0; k < count; k++) {                                                                      \
                 int64_t i = first + k;                                                                                 \
-                places[k] = i + hr_mt19937_next32(generator) % (uint32_t)(n - i);                                      \
+                places[k] = i + hr__mt19937_next32(generator) % (uint32_t)(n - i);                                     \
                 __builtin_prefetch(&order[places[k]], 1);                                                              \
             }                                                                                                          \
             for (int64_t k = 0; k < count; k++) {                                                                      \
@@ -38,7 +38,7 @@ enum { GROUP = 64 };
         for (int64_t first = 0; first < n; first += GROUP) {                                                           \
             int64_t count = (int64_t)hr__min(GROUP, (uint64_t)(n - first));                                            \
             for (int64_t k = 0; k < count; k++) {                                                                      \
-                places[k] = (int64_t)(hr_mt19937_next64(generator) % (uint64_t)(first + k + 1));                       \
+                places[k] = (int64_t)(hr__mt19937_next64(generator) % (uint64_t)(first + k + 1));                      \
                 __builtin_prefetch(&order[places[k]], 1);                                                              \
             }                                                                                                          \
             for (int64_t k = 0; k < count; k++) {                                                                      \

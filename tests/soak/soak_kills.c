@@ -201,7 +201,7 @@ static _Noreturn void be_trainer(const char *plan) {
 static void kill_at_instant(pid_t pid) {
     int pidfd;
     int64_t us = (int64_t)draw(TRAINER_US_MAX);
-    must(hr_open_pidfd(pid, &pidfd));
+    must(hr__pidfd(pid, &pidfd));
     struct pollfd poller = {.fd = pidfd, .events = POLLIN};
     ppoll(&poller, 1, &(struct timespec){0, us * 1000}, NULL);
     kill(pid, SIGKILL); /* ours, and not reaped yet */

@@ -28,6 +28,7 @@ BAD = [
     ("tests/soak/soak_water.c", f"/* {SPDX} */\n", "not listed in tests/meson.build"),
     ("tests/c/process/test_base.c", f"/* {SPDX} */\n", "not listed in tests/meson.build"),
     ("include/headrace/cup.h", f"/* {SPDX} */\n", "not listed in include/headrace/headrace.h"),
+    ("include/headrace/face/cup.h", f"/* {SPDX} */\n", "not listed in include/headrace/face/face.h"),
     ("cli/cup.c", f"/* {SPDX} */\n", "not listed in cli/meson.build"),
     ("python/headrace/new.py", f"# {SPDX}\n", "not listed in python/meson.build"),
     ("tests/tools/test_cup.py", f"# {SPDX}\n", "a test of the same name as test_cup.py in python/"),

@@ -29,5 +29,12 @@ def test_header_that_does_not_compile_alone_is_named(run_tool, write_files, text
     assert "a.h does not compile alone" not in result.stdout
 
 
+def test_header_that_needs_one_that_is_not_installed_is_named(run_tool, write_files):
+    files = {"headrace/a.h": GOOD, "headrace/face/c.h": GOOD, "headrace/b.h": "#include <headrace/face/c.h>\n"}
+    result = run_tool("check_headers.py", write_files(files))
+    assert result.returncode == 1
+    assert "b.h does not compile alone" in result.stdout
+
+
 def test_folder_without_headers_is_no_success(run_tool, tmp_path):
     assert run_tool("check_headers.py", tmp_path).returncode == 1

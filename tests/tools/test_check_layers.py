@@ -7,6 +7,8 @@ TREE = {
     "include/headrace/error.h": "",
     "include/headrace/loader.h": "#include <headrace/error.h>\n",
     "include/headrace/headrace.h": "#include <headrace/loader.h>\n",
+    "include/headrace/face/error.h": "#include <headrace/error.h>\n",
+    "include/headrace/face/face.h": "#include <headrace/face/error.h>\n",
     "src/base/error.h": "#include <headrace/error.h>\n",
     "src/os/os.h": "",
     "src/os/memory.c": '#include "os.h"\n#include "base/error.h"\n#include <sys/mman.h>\n',
@@ -14,6 +16,7 @@ TREE = {
     "src/crew/crew.h": "",
     "src/loader/loader.c": '#include "batch/tree.h"\n#include "../os/os.h"\n#include <headrace/loader.h>\n',
     "cli/main.c": '#include "own.h"\n#include <headrace/headrace.h>\n#include <unistd.h>\n',
+    "cli/error.c": "#include <headrace/face/error.h>\n",
     "cli/own.h": "",
 }
 
@@ -29,6 +32,9 @@ BAD = [
     ("src/novel/a.c", "#include <stdio.h>", "in no folder that the table of layers has"),
     ("src/a.c", "#include <stdio.h>", "in no folder that the table of layers has"),
     ("include/headrace/error.h", "#include <headrace/loader.h>", "upwards from base"),
+    ("include/headrace/error.h", "#include <headrace/face/error.h>", "which is not installed"),
+    ("include/headrace/headrace.h", "#include <headrace/face/error.h>", "which is not installed"),
+    ("examples/c/a.c", "#include <headrace/face/error.h>", "which is not installed"),
     ("cli/a.c", '#include "../src/base/error.h"', "its own folder only"),
     ("python/headrace/_core/a.c", '#include "base/error.h"', "its own folder only"),
     ("examples/c/a.c", "#include <headrace/gone.h>", "does not exist"),

@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 
+#include <headrace/face/face.h>
 #include <headrace/headrace.h>
 
 #include "dlpack.h"

@@ -102,14 +102,6 @@ static PyMethodDef methods[] = {
     {"advance", deal_advance, METH_VARARGS,
      "advance(n, position, world_size, batch_size, steps) -> int\n\nReturns the position after so many steps. See "
      "hr_deal_advance."},
-    {"draw_indices", draw_indices, METH_VARARGS,
-     "draw_indices(seed, n, target)\n\nFills a contiguous buffer of int64 with the draws of torch.randint(n, ...) "
-     "after "
-     "manual_seed(seed)."},
-    {"draw_weighted", draw_weighted, METH_VARARGS,
-     "draw_weighted(seed, weights, target)\n\nFills a contiguous buffer of int64 with the draws of torch.multinomial("
-     "weights, ..., replacement=True) after manual_seed(seed), if they are 2 or more. weights: a buffer of float64. "
-     "Raises ValueError for weights that are negative, infinite or NaN, all 0, or more than 2^24."},
     {"plan", (PyCFunction)(void (*)(void))make_plan, METH_VARARGS | METH_KEYWORDS,
      "plan(lengths, width, seed, epoch, tail, max_sum=0, max_padded=0, max_batch=0, pack=0, cost_linear=1, "
      "cost_quadratic=0, window=0, buckets=()) -> (entries, starts, repeats)\n\nPlans the batches of an epoch. lengths: "

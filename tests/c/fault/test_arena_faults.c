@@ -86,7 +86,7 @@ static void without_pidfd_an_error_is_returned(void **state) {
     (void)state;
     int fd = 99;
     setenv("HEADRACE_FAIL", "pidfd_open:EPERM", 1);
-    assert_int_equal(hr_open_pidfd(getpid(), &fd), -EPERM);
+    assert_int_equal(hr__pidfd(getpid(), &fd), -EPERM);
     assert_int_equal(fd, 99);
 }
 

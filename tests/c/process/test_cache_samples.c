@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 #include <sys/resource.h>
 
-#include <headrace/cache_samples.h>
+#include <headrace/face/cache_samples.h>
 
 #include "base/hash.h"
 #include "cache/samples.h"

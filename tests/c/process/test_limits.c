@@ -154,7 +154,7 @@ static void be_silent_worker(struct hr_worker_fds *fds) {
     check(hr_port_open(fds, &port) == 0);
     check(hr_port_take(port, HR_NO_DEADLINE, &task) == 0);
     check(hr_port_take(port, HR_NO_DEADLINE, &task) == HR_E_STATE);
-    while (hr_port_is_open(port)) poll(NULL, 0, 1);
+    while (hr_port_take(port, HR_NO_DEADLINE, &task) == HR_E_STATE) poll(NULL, 0, 1); /* until the arena is stopped */
     hr_port_close(port);
 }
 

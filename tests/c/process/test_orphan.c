@@ -157,7 +157,7 @@ static int64_t kill_trainer_of_workers_in_any_state(void) {
     pid_t trainer = start_trainer(be_trainer);
     int pidfds[WORKERS], status;
     await_all_ready();
-    for (int i = 0; i < WORKERS; i++) must(hr_open_pidfd(board->pids[i], &pidfds[i]));
+    for (int i = 0; i < WORKERS; i++) must(hr__pidfd(board->pids[i], &pidfds[i]));
     int64_t start = now_ns(), longest = 0;
     kill(trainer, SIGKILL);
     for (int i = 0; i < WORKERS; i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
-#include <headrace/crew.h>
 #include <headrace/error.h>
+#include <headrace/face/crew.h>
 
 #include <errno.h>
 #include <setjmp.h>

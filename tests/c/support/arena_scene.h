@@ -22,8 +22,10 @@
 
 #include <cmocka.h>
 
+#include <headrace/face/face.h>
 #include <headrace/headrace.h>
 
+#include "os/os.h"
 #include "sanitized.h"
 
 /*
@@ -128,7 +130,7 @@ static inline _Noreturn void be_worker(struct hr_worker_fds *fds) {
 
 static inline void watch(struct scene *scene, uint32_t worker, pid_t pid) {
     scene->pids[worker] = pid;
-    must(hr_open_pidfd(pid, &scene->pidfds[worker]));
+    must(hr__pidfd(pid, &scene->pidfds[worker]));
     must(hr_arena_watch(scene->arena, worker, scene->pidfds[worker]));
 }
 
@@ -168,7 +170,7 @@ static inline void die_with_test(void) {
 /* Waits for a child of ours and returns its wait status; kills it when it does not end by itself. */
 static inline int reap_pid(pid_t pid) {
     int status = -1, pidfd = -1;
-    must(hr_open_pidfd(pid, &pidfd));
+    must(hr__pidfd(pid, &pidfd));
     if (!has_ended(pidfd, in_s(PATIENCE_S))) {
         print_error("process %d does not end\n", (int)pid);
         kill(pid, SIGKILL);

@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include <headrace/face/face.h>
 #include <headrace/headrace.h>
 
 /* JPEG files of every kind that can be decoded, made by libjpeg from pixels that change everywhere. */

@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include <headrace/face/face.h>
 #include <headrace/headrace.h>
 
 /* Checks that an order is a permutation, for tests of stream orders. */

@@ -4,6 +4,8 @@
 
 #include "order_scene.h"
 
+#include "sampler/permute.h"
+
 /* Makes lengths and checks plans of them. */
 
 enum { MOST_LENGTHS = 4000 };
@@ -14,7 +16,7 @@ struct lengths {
 };
 
 static inline uint32_t draw(struct hr_mt19937 *generator, uint32_t below) {
-    return below ? hr_mt19937_next32(generator) % below : 0;
+    return below ? hr__mt19937_next32(generator) % below : 0;
 }
 
 /* Lengths from 0 to `longest`, of which short ones are more frequent. */

@@ -6,7 +6,7 @@
 
 #include <stdatomic.h>
 
-#include <headrace/cache_shared.h>
+#include <headrace/face/cache_shared.h>
 
 #include "cache/shared.h"
 

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <headrace/face/face.h>
 #include <headrace/headrace.h>
 
 #define SURE(call)                                                                                                     \

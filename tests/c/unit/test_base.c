@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include <headrace/face/error.h>
 #include <headrace/version.h>
 
 static void a_sum_that_overflows_leaves_the_result_untouched(void **state) {

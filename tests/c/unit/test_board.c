@@ -78,7 +78,7 @@ static void inherited_memory_is_checked(void **state) {
     static const int codes[] = {-EINVAL, -EINVAL, 0, -EINVAL};
     int fd = -1, descriptors = count_descriptors();
     (void)state;
-    must(hr_board_create(&two, &fd));
+    must(hr__board_create(&two, &fd));
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         hr_board *board = NULL;
         assert_int_equal(open_inherited(fd, &others[i], &board), codes[i]);
@@ -101,7 +101,7 @@ static void damaged_memory_is_refused(void **state) {
     for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
         hr_board *board = NULL;
         int fd = -1;
-        must(hr_board_create(&two, &fd));
+        must(hr__board_create(&two, &fd));
         must(hr__write_at(fd, damages[i].offset, "?", 1));
         assert_int_equal(open_inherited(fd, &two, &board), damages[i].code);
         close(fd);
@@ -137,7 +137,7 @@ static void sizes_out_of_range_are_refused(void **state) {
 static hr_board *open_alone(void) {
     hr_board *board = NULL;
     int fd = -1;
-    must(hr_board_create(&two, &fd));
+    must(hr__board_create(&two, &fd));
     must(open_inherited(fd, &two, &board));
     close(fd); /* the board has a descriptor of its own; this takes its lock away, which no other process asks for */
     return board;

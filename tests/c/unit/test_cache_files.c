@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include "../support/cache_scene.h"
 
-#include <headrace/cache_files.h>
+#include <headrace/face/cache_files.h>
 
 #include "cache_npz.h"
 

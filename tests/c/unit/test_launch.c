@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include <headrace/error.h>
+#include <headrace/face/launch.h>
 
 /* ---- words ---- */
 

@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-#include <headrace/machine.h>
+#include <headrace/face/machine.h>
 
 #include "os/os.h"
 

@@ -222,8 +222,7 @@ static void a_pidfd_of_no_process_is_refused(void **state) {
     (void)state;
     int fd = 99;
     assert_int_equal(hr__pidfd(-1, &fd), -EINVAL);
-    assert_int_equal(hr_open_pidfd(INT32_MAX, &fd), -ESRCH);
-    assert_non_null(strstr(hr_error_message(), "2147483647"));
+    assert_int_equal(hr__pidfd(INT32_MAX, &fd), -ESRCH);
     assert_int_equal(fd, 99);
 }
 

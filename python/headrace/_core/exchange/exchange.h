@@ -32,7 +32,8 @@ PyObject *core_unpack_indices(const void *bytes, uint64_t length);
 
 /* ---- tasks.c ---- */
 
-/* See _core.Tasks.draw and handed_on. tasks_draw returns a new reference, or NULL without an exception at the end. */
+/* See _core.Tasks.draw. tasks_handed_on marks this thread's task, so that draw returns the next one. tasks_draw returns
+ * a new reference, or NULL without an exception at the end. */
 PyObject *tasks_draw(PyObject *tasks);
 void tasks_handed_on(PyObject *tasks);
 void tasks_done(PyObject *tasks);

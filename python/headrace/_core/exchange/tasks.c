@@ -259,12 +259,6 @@ static PyObject *tasks_next(PyObject *self) {
     return task;
 }
 
-static PyObject *py_handed_on(PyObject *self, PyObject *ignored) {
-    (void)ignored;
-    tasks_handed_on(self);
-    Py_RETURN_NONE;
-}
-
 static PyObject *py_done(PyObject *self, PyObject *ignored) {
     (void)ignored;
     tasks_done(self);
@@ -360,8 +354,6 @@ static PyMethodDef methods[] = {
     {"draw", py_draw, METH_NOARGS,
      "draw() -> object\n\nReturns the next task, the same one for this thread until it is handed on. Raises "
      "StopIteration at the end, and any exception of the sampler."},
-    {"handed_on", py_handed_on, METH_NOARGS,
-     "handed_on()\n\nMarks this thread's task as handed on: draw() returns the next one."},
     {"done", py_done, METH_NOARGS,
      "done()\n\nMarks this thread's task as handed on and answered, for a batch that was made in this process."},
     {"lose", py_lose, METH_NOARGS, "lose()\n\nMarks this thread's task as one that cannot be sent to a worker."},

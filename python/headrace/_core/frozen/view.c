@@ -14,7 +14,7 @@ bool is_view(PyObject *object) {
     return type == &FrozenListType || type == &FrozenDictType || type == &FrozenTupleType || type == &FrozenSetType;
 }
 
-bool is_slice(const struct view *view) {
+static bool is_slice(const struct view *view) {
     return view->first != 0 || view->stride != 1 || (uint64_t)view->count != view->item.count;
 }
 

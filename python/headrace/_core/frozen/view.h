@@ -21,7 +21,6 @@ bool is_view(PyObject *object);
 /* `item` is a list, tuple, set or dict, or a record of HR_SHAPE_DICT. New reference. */
 PyObject *view_new(struct frozen *frozen, const struct hr_item *item, hr_value typed);
 void view_dealloc(PyObject *self);
-bool is_slice(const struct view *view);
 /* The name of the Python type that the view is for: list, Counter... New reference. */
 PyObject *view_name(const struct view *view);
 /* An ordinary container of the view's items, which stay views. New reference. */
@@ -34,7 +33,6 @@ int view_refuse_item(PyObject *self, PyObject *key, PyObject *value);
 PyObject *view_reduce(PyObject *self, PyObject *protocol);
 PyObject *view_copy(PyObject *self, PyObject *ignored);
 PyObject *view_deepcopy(PyObject *self, PyObject *memo);
-PyObject *view_iterate(PyObject *self);
 /* Operators: they return what the operator returns for ordinary copies. */
 extern PyNumberMethods sequence_numbers, set_numbers, dict_numbers;
 /* A row of a method table for a method that would change the container: it raises. */

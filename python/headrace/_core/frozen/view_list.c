@@ -68,7 +68,7 @@ static PyObject *sequence_subscript(PyObject *self, PyObject *key) {
     return item_at(view, index);
 }
 
-PyObject *view_iterate(PyObject *self) {
+static PyObject *view_iterate(PyObject *self) {
     return iterator_new((struct view *)self, PART_ITEM, false);
 }
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include <headrace/machine.h>
+#include <headrace/face/machine.h>
 
 /*
  * Estimates how much of an object's memory is private to this process. It must not write to any of it, not even to a

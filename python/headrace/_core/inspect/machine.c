@@ -2,7 +2,7 @@
 /* Returns the results of hr_machine_look as a dict. */
 #include "inspect/inspect.h"
 
-#include <headrace/machine.h>
+#include <headrace/face/machine.h>
 
 /* Returns None if there is no limit, or it is not known. */
 static PyObject *number(uint64_t value) {

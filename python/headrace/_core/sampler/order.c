@@ -131,7 +131,9 @@ static PyObject *order_find(PyObject *self, PyObject *argument) {
     return position < 0 ? core_raise((int)position) : PyLong_FromLongLong(position);
 }
 
-int order_get_target(PyObject *object, Py_buffer *ret_buffer) {
+/* Gets a writable, contiguous buffer of int64. Returns -1 with an exception if the object has another one. The caller
+ * releases it. */
+static int get_target(PyObject *object, Py_buffer *ret_buffer) {
     if (PyObject_GetBuffer(object, ret_buffer, PyBUF_CONTIG | PyBUF_FORMAT) < 0) return -1;
     const char *format = ret_buffer->format ? ret_buffer->format : "B";
     if (ret_buffer->itemsize == sizeof(int64_t) && (!strcmp(format, "l") || !strcmp(format, "q"))) return 0;
@@ -140,18 +142,14 @@ int order_get_target(PyObject *object, Py_buffer *ret_buffer) {
     return -1;
 }
 
-int64_t order_count_of(const Py_buffer *target) {
-    return target->len / (Py_ssize_t)sizeof(int64_t);
-}
-
 static PyObject *order_fill(PyObject *self, PyObject *arguments) {
     long long first, step;
     PyObject *object;
     Py_buffer target;
     int r;
     if (!PyArg_ParseTuple(arguments, "LLO:fill", &first, &step, &object)) return NULL;
-    if (order_get_target(object, &target) < 0) return NULL;
-    int64_t count = order_count_of(&target);
+    if (get_target(object, &target) < 0) return NULL;
+    int64_t count = target.len / (Py_ssize_t)sizeof(int64_t);
     if (count <= QUICK) {
         r = hr_order_fill(order_of(self), first, step, count, target.buf);
     } else {

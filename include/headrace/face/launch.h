@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef HEADRACE_LAUNCH_H
-#define HEADRACE_LAUNCH_H
+#ifndef HEADRACE_FACE_LAUNCH_H
+#define HEADRACE_FACE_LAUNCH_H
 
 #include <stdbool.h>
 #include <stddef.h>

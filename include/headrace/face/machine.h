@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef HEADRACE_MACHINE_H
-#define HEADRACE_MACHINE_H
+#ifndef HEADRACE_FACE_MACHINE_H
+#define HEADRACE_FACE_MACHINE_H
 
 #include <stddef.h>
 #include <stdint.h>

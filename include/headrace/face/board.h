@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The board: what the ranks of a job on one machine show each other. */
-#ifndef HEADRACE_BOARD_H
-#define HEADRACE_BOARD_H
+#ifndef HEADRACE_FACE_BOARD_H
+#define HEADRACE_FACE_BOARD_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -41,14 +41,11 @@ struct hr_board_options {
     const char *key;     /* names the job among those of this user; borrowed */
     uint32_t world_size; /* processes of the job, 2 or more; all must give the same number */
     uint32_t local_size; /* processes of the job on this machine; 0: not known */
-    int fd;              /* memory of hr_board_create that this process inherited, borrowed; -1: use the socket */
+    int fd;              /* memory of a board that this process inherited, borrowed; -1: use the socket */
     /* Called in a thread of the board with a text of one line, if this process has taken more batches than another rank
      * has. The thread that iterates may be in a collective operation then, and never find out. NULL: not called. */
     void (*report)(const char *text);
 };
-
-/* Makes the memory of a board, for processes that inherit its descriptor. The caller owns the descriptor. */
-HR_API int hr_board_create(const struct hr_board_options *options, int *ret_fd);
 
 /* Joins the board of the job, or makes it. -EBUSY: this process has a board, or no page is free. -EACCES: another user
  * has the name. -ETIMEDOUT: the process that serves did not answer. -EINVAL: the sizes are out of range, or those of
@@ -127,22 +124,6 @@ HR_API int hr_board_step(hr_board_entry *entry, uint64_t steps, struct hr_board_
 /* Shows that this rank is at its END after `steps` batches. Returns 1 and writes `ret_ended` if another rank has taken
  * more, or is at its END with fewer, else 0. For each two ranks whose numbers differ, at least one is told. */
 HR_API int hr_board_end(hr_board_entry *entry, uint64_t steps, struct hr_board_ended *ret_ended);
-
-/* ---- looking from outside ---- */
-
-/* How far a running process is in the epoch of one of its loaders. */
-struct hr_board_position {
-    uint32_t page;
-    uint32_t rank;
-    uint64_t loader; /* the same number for the same loader in all processes */
-    int64_t epoch;   /* -1: not known */
-    uint64_t steps;  /* batches that were taken */
-    bool is_at_end;  /* of the epoch */
-};
-
-/* Looks at a board without joining it: `fd` is of hr_board_create. Writes the positions, at most `room`, and returns
- * how many there are. Costs the processes nothing. HR_E_CORRUPT: it is not a board. */
-HR_API int hr_board_look(int fd, struct hr_board_position *ret_positions, uint32_t room);
 
 #ifdef __cplusplus
 }

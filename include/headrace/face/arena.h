@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The rest of the arena, for our own faces: workers whose interpreter starts late, and what they keep for reports. */
+#ifndef HEADRACE_FACE_ARENA_H
+#define HEADRACE_FACE_ARENA_H
+
+#include <headrace/arena.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Has process `pid` killed when the trainer dies (at once if it has died). hr_port_open does the same; this function is
+ * for a process that has the descriptors but opens its port much later, because it imports modules first. The trainer
+ * or the process calls it. -ESRCH; another negative errno if the system refuses. */
+HR_API int hr_worker_fds_guard(const struct hr_worker_fds *fds, int pid);
+
+/* Adds to the counts of events that the arena does not see. The crew counts restarts (hr_crew_adopt, hr_crew_fork). The
+ * caller that learns of bad samples counts them. HR_E_STATE in a forked child. */
+HR_API int hr_arena_count(hr_arena *arena, uint32_t restart_count, uint64_t skipped_count);
+
+/* Records of which sample a thread of the worker makes a part while the batch is written; HR_NO_SAMPLE: it has ended.
+ * Any thread may call it, with its own number, from 0. Numbers from HR_MAKING_THREADS on are not recorded. */
+HR_API void hr_port_note_making(hr_port *port, uint32_t thread, uint64_t sample);
+
+/* Records that the worker enters a phase. hr_port_take, hr_port_reserve and hr_port_publish do this too. */
+HR_API void hr_port_enter(hr_port *port, enum hr_phase phase);
+
+/* The descriptor of the worker's diagnostics file, borrowed; -1: it has none. */
+HR_API int hr_port_diagnostics_fd(const hr_port *port);
+
+/* The number of cores that each worker could use alone if `trainer_count` trainers with as many workers each run on
+ * this machine. It is computed from the affinity of this process and the quota of its cgroups, and rounded down. 0: the
+ * workers share cores. */
+HR_API uint32_t hr_port_core_share(const hr_port *port, uint32_t trainer_count);
+
+/* Makes malloc of this process keep freed memory for the samples of the next batch. Otherwise glibc returns the memory
+ * of a batch's samples to the kernel as soon as the batch is written, and each page causes a page fault again for the
+ * next batch. The workers of `trainer_count` such trainers share an eighth of the available memory. Blocks above 32 MiB
+ * are still returned, see hr_port_keep_blocks. Returns the maximum number of bytes that the main heap keeps (another
+ * malloc, by LD_PRELOAD, may ignore this). 0: malloc is unchanged, because MALLOC_TRIM_THRESHOLD_,
+ * MALLOC_MMAP_THRESHOLD_ or GLIBC_TUNABLES configure it, because the share is less than the 64 MiB that glibc may keep
+ * anyway, or because this is not built for glibc. Source: mallopt(3). */
+HR_API uint64_t hr_port_keep_heap(hr_port *port, uint32_t trainer_count);
+
+/* Reports that a batch of this worker was copied from malloc blocks of `block_bytes` bytes. From now on, blocks from 32
+ * MiB to half of the value of hr_port_keep_heap are not mapped one by one, but kept like smaller ones. If more than the
+ * value of hr_port_keep_heap is free in holes between smaller blocks, this call returns it to the kernel. It does
+ * nothing if hr_port_keep_heap returned 0, if MALLOC_MMAP_MAX_ or its GLIBC_TUNABLES are set, and with glibc before
+ * 2.33. */
+HR_API void hr_port_keep_blocks(const hr_port *port, uint64_t block_bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

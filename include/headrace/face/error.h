@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The rest of errors, for our own faces: the Python exceptions of the codes. */
+#ifndef HEADRACE_FACE_ERROR_H
+#define HEADRACE_FACE_ERROR_H
+
+#include <headrace/error.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The name of the Python exception for a code ("OSError" for an errno). Static. */
+HR_API const char *hr_error_exception(int code);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
