@@ -6,8 +6,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # for type checkers it is True; the module typing takes most of the time of this import
 if TYPE_CHECKING:
     from headrace import doctor as doctor
     from headrace import frozen as frozen

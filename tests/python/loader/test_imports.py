@@ -27,3 +27,9 @@ def test_public_names_are_found_without_a_warning() -> None:
     command = [sys.executable, "-W", "error", "-c", code]
     result = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_import_of_headrace_imports_no_other_module() -> None:
+    code = "import sys; before = set(sys.modules); import headrace; print(*sorted(set(sys.modules) - before))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    assert set(result.stdout.split()) <= {"__future__", "headrace"}
