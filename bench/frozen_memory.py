@@ -164,7 +164,7 @@ def growth(what: str, count: int) -> dict[str, list[float]]:
 
 
 def peak_of_building(count: int) -> float:
-    """Returns the memory that making an image of `count` records takes in addition to the records, in bytes."""
+    """Returns the memory that building frozen data of `count` records takes in addition to the records, in bytes."""
     return float(_run("peak", "headrace", count))
 
 

@@ -151,7 +151,7 @@ def draw(page: str) -> None:
     """Draws the pictures from the tables of the page."""
     draw_speed(read_results(page, "dataloader"), DOCS / "benchmarks.svg")
     draw_images(read_images(page), DOCS / "images.svg")
-    draw_memory(read_results(page, "store"), DOCS / "memory.svg")
+    draw_memory(read_results(page, "frozen"), DOCS / "memory.svg")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ static const char general_help[] = "Usage: headrace cache COMMAND [ARGUMENT...]\
                                    "  warm     copy .npy and .npz files into the cache, once for all jobs\n"
                                    "  ls       list what is in the cache\n"
                                    "  info     show one object, and the processes that have it\n"
-                                   "  verify   compare objects, or image files of frozen data, with their checksums\n"
+                                   "  verify   compare objects, or files of frozen data, with their checksums\n"
                                    "  rm       remove an object\n"
                                    "  gc       delete what no process has, by age or down to a size\n"
                                    "\n"
@@ -64,7 +64,7 @@ static const char verify_help[] =
     "Usage: headrace cache verify NAME-or-FILE... [--version V] [--root FOLDER] [--json]\n"
     "\n"
     "Reads objects of the cache as a whole and compares each chunk with its checksum.\n"
-    "A FILE is an image of frozen data (headrace.freeze, Builder). Exit code: 1 if one\n"
+    "A FILE has frozen data (headrace.freeze, Builder). Exit code: 1 if one\n"
     "is damaged, truncated, or does not exist.\n";
 
 static const char rm_help[] = "Usage: headrace cache rm NAME... [--version V] [--force] [--root FOLDER] [--json]\n"

@@ -320,9 +320,7 @@ def demo(args: argparse.Namespace, folder: Path) -> int:
         failures += complaints("memory", left)
     print_table(runs, costs, memories)
     if memories:
-        print(
-            "headrace's workers read the corpus (path, text and length of each record) from one frozen image, which is"
-        )
+        print("headrace's workers read the corpus (path, text and length of each record) from frozen data, which is")
         print(
             "made before the first batch. torch's worker copies the pages of the Python objects that it reads, because"
         )

@@ -210,7 +210,7 @@ def make_loader(args: argparse.Namespace) -> DataLoader[Tensor]:
         collate_fn=pad,
         persistent_workers=args.persistent_workers,
         multiprocessing_context=args.start_method,
-        **({"freeze": True} if args.freeze else {}),  # Only headrace has this option: one image for all workers.
+        **({"freeze": True} if args.freeze else {}),  # Only headrace has this option: one copy for all workers.
     )
 
 

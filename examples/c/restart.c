@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A dataset with one row that crashes the first worker that reads it. The worker is replaced, and no row is lost or
- * doubled.
- *  */
+ * doubled. */
 #include <headrace/headrace.h>
 
 #include <stdio.h>

@@ -330,7 +330,7 @@ class Options:
     freeze: bool = _row(
         False,
         _check_flag,
-        """before the workers start, replace the large containers of the dataset, in place, by views of one image
+        """before the workers start, replace the large containers of the dataset, in place, by views of frozen data
         that all processes share: see headrace.freeze_attributes.""",
     )
     repair: str | None = _row(

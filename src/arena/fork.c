@@ -9,10 +9,10 @@
  * Handles a fork in a trainer that has leases. The child may read the inherited batches as long as it lives, while the
  * parent releases its leases and would grant the slots again. Therefore:
  *
- *     before the fork   a fork pipe is made for each arena with leased slots
- *     in the child      leased slots are replaced by private copies at the same address, everything else of the arena
+ *     before the fork   a fork pipe is made for each arena with held slots
+ *     in the child      held slots are replaced by private copies at the same address, everything else of the arena
  *                       is unmapped and closed; then the child's end of the pipe is closed
- *     in the parent     a leased slot, once released, waits for the end of the pipe before it is granted again
+ *     in the parent     a held slot, once released, waits for the end of the pipe before it is granted again
  *
  * A child that dies early closes the pipe too. A child that has no memory for its copies leaves the pipe open, and the
  * slots are not granted again while it lives.

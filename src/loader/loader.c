@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Distributes tasks to workers, keeps the order, and replaces workers. */
+/* Distributes tasks to workers, and keeps the order. */
 #include "loader.h"
 
 #include <errno.h>

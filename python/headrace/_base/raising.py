@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sends an exception from a worker to the trainer, and makes it again there.
 
-Whatever the class of the exception does, the original text and traceback arrive. The jobs wrap exceptions in Sent; the
-iterators raise what `remade` returns.
+Whatever the class of the exception does, the original text and traceback arrive. The batch makers wrap exceptions in
+Sent; the iterators raise what `remade` returns.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gives the user a warning that names the line which iterates over the loader.
 
-The crew, the engine, the samples and the drop-in call it. They run below next(), so a fixed stacklevel would name a
+All packages call it. Most run below next(), so a fixed stacklevel would name a
 line of headrace or of torch.
 """
 

@@ -20,11 +20,12 @@
  *     constants.c   the numbers of C that Python needs
  *     errors.c   negative codes as Python exceptions, and deadlines
  *     board/     the board between the ranks of this machine: _core.Board and BoardEntry
- *     cache/     named data that is built once per machine: _core.Cache, CacheTicket, CacheBuild and Cached
+ *     cache/     named data that is built once per machine: _core.Cache, CacheTicket, CacheBuild,
+ *                Cached, Samples, Shared and FilesPlan
  *     exchange/  batches between a worker and the trainer: _core.Loader, Port, Tasks, Iterator and Lease
- *     frozen/    frozen data: _core.freeze, thaw, Image, Builder and the views
+ *     frozen/    frozen data: _core.freeze, thaw, Frozen, Builder and the views
  *     image/     images as recipes: _core.Picture
- *     sampler/   orders of samples and random draws: _core.Order
+ *     sampler/   orders of samples, parts of ranks and plans of batches: _core.Order
  *     inspect/   what an object refers to (_core.Walker), how much of its memory is private, and the machine
  *
  * Each folder has headers of its own, and each prototype is in the header of the file that defines it.

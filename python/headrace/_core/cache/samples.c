@@ -89,7 +89,7 @@ static int keep(struct samples *self, struct hr_sample *sample, PyObject *object
     return r;
 }
 
-/* Makes a sample that this process has claimed, and keeps it. */
+/* Makes a sample whose entry this process has taken, and keeps it. */
 static PyObject *make_and_keep(struct samples *self, struct hr_sample *sample, PyObject *make, PyObject *index) {
     PyObject *object = PyObject_CallOneArg(make, index);
     if (!object) {

@@ -7,7 +7,7 @@
 /*
  * Frozen data: Python objects to frozen data (headrace/frozen.h) and back. This header has what all its files share.
  *
- *     frozen data.c     the functions and types that module.c adds to the module
+ *     frozen.c    the functions and types that module.c adds to the module
  *     opened.h    _core.Frozen, open frozen data, and how its items are read (opened.c, read.c)
  *     view.h      the views (view*.c), and Python keys as keys of the library (key.c)
  *     thaw.h      ordinary objects from frozen data (thaw*.c)
@@ -18,7 +18,7 @@
  * in headrace/frozen/types/hooks.py; frozen_hook calls it.
  */
 
-/* ---- frozen data.c ---- */
+/* ---- frozen.c ---- */
 
 /* Adds the functions and types of frozen data to the module. */
 int frozen_add(PyObject *module);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the warnings about an epoch: samples that failed, and an end that came too early.
 
-The engine, the iterators with num_workers=0 and the drop-in show them with warn_user.
+The engine, the iterators with num_workers=0 and headrace.torch show them with warn_user.
 """
 
 from __future__ import annotations

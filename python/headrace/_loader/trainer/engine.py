@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The trainer's side of a loader with worker processes: it submits tasks to them and receives batches.
 
-The iterators of both loaders (headrace.torch._loader, headrace._numpy.loader) call it. The worker processes are those
-of a Crew.
+The iterators of both loaders (headrace.torch._iterator, headrace._numpy.iterator) call it. The worker processes are
+those of a Crew.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """num_workers=0: makes the batches in the training process itself.
 
-The iterators without workers of both loaders (headrace.torch._loader, headrace._numpy.loader) use it.
+The iterators without workers of both loaders (headrace.torch._in_process, headrace._numpy.in_process) use it.
 """
 
 from __future__ import annotations
