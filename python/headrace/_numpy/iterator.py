@@ -155,6 +155,11 @@ class WorkerIterator(_core.Iterator):
         """Returns True if the workers have been ended."""
         return self._engine.is_closed
 
+    @property
+    def has_lost_workers(self) -> bool:
+        """True if the workers have been ended, or if one has died and was not replaced."""
+        return self._engine.has_lost_workers
+
     def close(self) -> None:
         """Ends the workers now. Batches that the program keeps stay readable."""
         self._engine.close()

@@ -367,7 +367,7 @@ class Loader(Options):
 
     def __getstate__(self) -> dict[str, Any]:
         fresh: dict[str, Any] = {"_iterator": None, "_engine": None, "_blame": restart_state.SampleDeaths()}
-        position = self._position.copy(self.epoch)
+        position = self._position.copy(self._position.number)
         return {**self.__dict__, **fresh, "_position": position, "_context": self._method}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -391,8 +391,8 @@ class _Passes(AsLoader):
         self.set_parts(number)
         iterator = self._loader._begin()
         assert position.progress is not None
-        is_closed = functools.partial(getattr, iterator, "is_closed", False)
-        return Begun(iterator, position.progress, position.number, is_closed)
+        has_lost_workers = functools.partial(getattr, iterator, "has_lost_workers", False)
+        return Begun(iterator, position.progress, position.number, has_lost_workers)
 
 
 def _can_be_iterated(value: object) -> bool:

@@ -110,7 +110,7 @@ def _source_of(loader: Loader) -> Source:
     if sampler is None:
         n = len(loader.dataset)
         if loader.shuffle:
-            return ShuffledSource(n, loader.seed, loader.epoch, batch_size, loader.drop_last)
+            return ShuffledSource(n, loader.seed, loader._position.number, batch_size, loader.drop_last)
         return range_source("shuffle=False", n, batch_size, loader.drop_last)
     if type(sampler) is Order:
         return order_source(sampler, batch_size, loader.drop_last)
@@ -271,14 +271,14 @@ def state_to_begin(loader: Loader, pending: Pending) -> State:
     """Returns the state before the next iterator, which continues `pending`."""
     if loader._is_iterable:
         order = _iterable.order_of(loader.dataset, loader.num_workers)
-        return pending.state or _iterable.state_at_start(loader.epoch, order, where.rank_or_zero())
+        return pending.state or _iterable.state_at_start(loader._position.number, order, where.rank_or_zero())
     source = source_of(loader)
     state = pending.state or _fresh(loader, source)
     return _pending.skipped(state, pending.skipped, source) if pending.skipped else state
 
 
 def _fresh(loader: Loader, source: Source) -> State:
-    return State(loader.epoch, 0, 0, source.order, [source.segment], seeds=source.start_seeds())
+    return State(loader._position.number, 0, 0, source.order, [source.segment], seeds=source.start_seeds())
 
 
 def _fitting(loader: Loader, state: State) -> State:

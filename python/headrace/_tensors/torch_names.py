@@ -82,6 +82,7 @@ NAMES = (
     Name(f"{_WORKERS}._task_info", "2.0", STATE, _STATES),
     Name(f"{_WORKERS}.{SHUTDOWN}", "2.0", STATE, _STATES),
     Name(f"{_WORKERS}._shutdown", "2.0", OPTIONAL, "steps_per_epoch after a framework has ended the workers"),
+    Name(f"{_WORKERS}._workers", "2.0", OPTIONAL, "steps_per_epoch after a worker of torch has died"),
     # what torch's workers do
     Name("torch._utils.ExceptionWrapper", "2.0", ENGINE, _ENGINES),
     Name("torch.utils.data._utils.worker.WorkerInfo", "2.0", ENGINE, _ENGINES),

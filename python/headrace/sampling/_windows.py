@@ -16,7 +16,7 @@ import functools
 import itertools
 import operator
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from headrace._base.warn import warn_user
 from headrace.sampling import _pending
@@ -30,13 +30,14 @@ _is_batch = functools.partial(operator.is_not, _ENDED)
 
 
 class Begun(NamedTuple):
-    """A pass that a loader has begun. following: the number of the pass after it. is_closed:
-    returns True if its workers were ended by others, as Lightning does after a training."""
+    """A pass that a loader has begun. following: the number of the pass after it.
+    has_lost_workers: returns True if its workers were ended by others, as Lightning does after a training, or if one
+    has died."""
 
     iterator: Any
     progress: Progress
     following: int
-    is_closed: Callable[[], bool]
+    has_lost_workers: Callable[[], bool]
 
 
 class Passes(Protocol):
@@ -69,13 +70,13 @@ def _marked(iterator: Any, mark: _Mark) -> Iterator[Any]:
 
 
 class _Run(NamedTuple):
-    """A pass that was begun in this process. begun_with: its steps before. is_closed: see Begun."""
+    """A pass that was begun in this process. begun_with: its steps before. has_lost_workers: see Begun."""
 
     iterator: Iterator[Any]
     mark: _Mark
     progress: Progress
     begun_with: int
-    is_closed: Callable[[], bool]
+    has_lost_workers: Callable[[], bool]
 
     def is_untouched(self) -> bool:
         """Returns True if no index was drawn yet."""
@@ -128,7 +129,7 @@ class Windows:
         """Returns an iterator over the next epoch, or over the rest of the one that was loaded."""
         self.finish_epoch()
         run = self._place.run
-        if run is not None and not run.mark.is_over and run.is_closed():
+        if run is not None and not run.mark.is_over and run.has_lost_workers():
             passes.go_on_from_state()
         self._newest = token = object()
         if self._place.run is None:
@@ -172,7 +173,7 @@ class Windows:
         except StopIteration as error:  # it would end the epoch
             raise RuntimeError("headrace: a StopIteration was raised when a pass over the sampler began") from error
         mark, done = _Mark(), begun.progress.steps_done()
-        run = _Run(_marked(begun.iterator, mark), mark, begun.progress, done, begun.is_closed)
+        run = _Run(_marked(begun.iterator, mark), mark, begun.progress, done, begun.has_lost_workers)
         self._place = place._replace(before=before, run=run, first=done, following=begun.following)
         return run
 
@@ -279,6 +280,11 @@ class Window(filter):  # type: ignore[type-arg]
         self = super().__new__(cls, _is_batch, batches)
         self._windows = windows
         return self
+
+    def __reduce__(self) -> NoReturn:
+        raise NotImplementedError(
+            "headrace: an iterator over a loader cannot be copied or pickled; save loader.state_dict()"
+        )
 
     def __len__(self) -> int:
         """Returns the number of steps of an epoch, as torch's iterators do."""

@@ -98,6 +98,7 @@ class DataLoader(Options, _torchs.DataLoader[_T_co]):
         _check_continuable(self.dataset)
         checked = _options.check_steps_per_epoch(steps, held_back, _internals.is_iterable(self))
         position_of(self).windows = Windows(checked)
+        vars(self)[_resume.STEPS] = checked
 
     def _use_per_rank(self) -> None:
         """Checks the sampler of a rank. Frameworks recognise by the attribute `sampler` that batches were dealt."""

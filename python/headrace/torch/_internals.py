@@ -194,10 +194,13 @@ def open_tasks(iterator: Any) -> Any:
     return getattr(iterator, "_task_info", {}).keys()  # an iterator without workers has no such attribute
 
 
-def is_shut_down(iterator: Any) -> bool:
-    """Returns True if the workers of an iterator, torch's or headrace's, have been ended."""
-    own = getattr(iterator, "is_closed", None)  # of headrace's
-    return bool(getattr(iterator, "_shutdown", False) if own is None else own)
+def has_lost_workers(iterator: Any) -> bool:
+    """Returns True if the workers of an iterator, torch's or headrace's, have been ended, or if one has died."""
+    own = getattr(iterator, "has_lost_workers", None)  # of headrace's
+    if own is not None:
+        return bool(own)
+    is_shut_down = bool(getattr(iterator, "_shutdown", False))
+    return is_shut_down or any(one.exitcode not in (None, 0) for one in getattr(iterator, "_workers", ()))
 
 
 def call_after_next(iterator: Any, note: Callable[[Any, Exception | None], None]) -> None:

@@ -321,9 +321,9 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds") from None
 
     @property
-    def is_closed(self) -> bool:
-        """True if the workers have been ended."""
-        return self._engine.is_closed
+    def has_lost_workers(self) -> bool:
+        """True if the workers have been ended, or if one has died and was not replaced."""
+        return self._engine.has_lost_workers
 
     def report(self) -> dict[str, Any]:
         """Returns counters: see headrace.Loader.report."""

@@ -19,6 +19,7 @@ from headrace.sampling._epoch import Epoch, Last
 from headrace.sampling._pending import Pending
 from headrace.sampling._source import Source
 from headrace.sampling._state import State
+from headrace.sampling._windows import Windows
 from headrace.torch import _generators, _internals, _past_draws, _per_loader, _sources
 from headrace.torch._foreign import has_set_epoch, samplers_of
 from headrace.torch._internals import is_iterable
@@ -191,6 +192,7 @@ def set_epoch(loader: Any, epoch: int) -> None:
 
 
 _POSITION = "_headrace_position"  # in the attributes of a copy
+STEPS = "_headrace_steps"  # an attribute of a loader with steps_per_epoch
 
 
 def with_position(loader: Any) -> dict[str, Any]:
@@ -207,4 +209,6 @@ def taking_position(loader: Any, attributes: dict[str, Any]) -> dict[str, Any]:
     found = dict(attributes)
     if _POSITION in found:
         take_position(loader, found.pop(_POSITION))
+    elif STEPS in found:  # a subclass has its own __getstate__
+        position_of(loader).windows = Windows(found[STEPS])
     return found

@@ -30,8 +30,8 @@ class _Passes(_resume.AsLoader):
                 f"headrace: another tool makes torch's DataLoader return a {type(iterator).__name__}, whose batches "
                 "are not counted; use headrace.torch without that tool, or leave out steps_per_epoch"
             )
-        is_closed = functools.partial(_internals.is_shut_down, iterator)
-        return Begun(iterator, progress, position.number, is_closed)
+        has_lost_workers = functools.partial(_internals.has_lost_workers, iterator)
+        return Begun(iterator, progress, position.number, has_lost_workers)
 
 
 def begin(loader: Any, windows: Windows, make: Callable[[], Iterator[Any]]) -> Iterator[Any]:

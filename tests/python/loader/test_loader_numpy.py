@@ -404,3 +404,12 @@ def test_the_defaults_start_method_is_not_settled_by_a_loader() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "None\n"
     assert multiprocessing.get_all_start_methods()
+
+
+def test_class_with_its_own_epoch_shuffles_each_epoch() -> None:
+    class Counted(headrace.Loader):
+        epoch = 0  # hides the attribute of the base
+
+    loader = Counted(np.arange(50), 10, shuffle=True, seed=1)
+    first, second = ([batch.tolist() for batch in loader] for _ in range(2))
+    assert first != second

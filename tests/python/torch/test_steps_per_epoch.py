@@ -23,6 +23,7 @@ from headrace.torch import DataLoader, DistributedSampler, per_rank
 from headrace.torch._fallback import DataLoader as Fallback
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from processes import Script
 from resumed import MAKERS, Counting, N, Noisy, Numbers, Stateless, plain
 
 pytestmark = pytest.mark.filterwarnings("ignore:headrace")
@@ -571,3 +572,55 @@ def test_loader_that_is_gone_has_no_workers() -> None:
     assert len(workers) >= 2
     del iterator, loader
     assert not any(worker.is_alive() for worker in workers)
+
+
+DIES = """
+import os, pathlib, sys, time
+import headrace, torch
+from headrace.torch import DataLoader
+from headrace.torch._fallback import DataLoader as Fallback
+
+class DiesOnce(torch.utils.data.Dataset):
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        if index == 9 and not flag.exists():
+            flag.touch()
+            time.sleep(0.2)  # the trainer waits for this batch
+            os._exit(3)
+        return index
+
+flag, seen, errors = pathlib.Path(sys.argv[0]).parent / "died", [], 0
+kind = {"engine": DataLoader, "fallback": Fallback, "numpy": headrace.Loader}[NAME]
+loader = kind(DiesOnce(), 2, num_workers=2, max_restarts=0, multiprocessing_context="fork", steps_per_epoch=4)
+while len(seen) < 12:
+    try:
+        for batch in loader:
+            seen.append(batch.tolist())
+    except RuntimeError:
+        errors += 1
+print(errors, seen[:12])
+"""
+
+
+@pytest.mark.parametrize("name", ["engine", "fallback", "numpy"])
+def test_pass_goes_on_after_a_worker_died(name: str, tmp_path: pathlib.Path) -> None:
+    with Script(tmp_path, f"NAME = {name!r}\n{DIES}") as script:
+        assert script.finish(100) == 0, script.stderr
+        assert script.stdout.split(" ", 1) == ["1", f"{[[i, i + 1] for i in range(0, 24, 2)]}\n"]
+
+
+def test_iterator_is_not_copied() -> None:
+    with pytest.raises(NotImplementedError, match=r"cannot be copied"):
+        copy.copy(iter(DataLoader(list(range(4)), steps_per_epoch=3)))  # type: ignore[arg-type]
+
+
+class OwnGetstate(DataLoader[Any]):
+    def __getstate__(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+def test_copy_of_a_class_with_its_own_getstate_has_windows() -> None:
+    loader = OwnGetstate(list(range(10)), 2, steps_per_epoch=3)  # type: ignore[arg-type]
+    assert len(copy.copy(loader)) == 3

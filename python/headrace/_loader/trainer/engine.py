@@ -253,6 +253,11 @@ class Engine:
         return not self._finalizer.still_active()
 
     @property
+    def has_lost_workers(self) -> bool:
+        """True if the workers have been ended, or if one has died and was not replaced."""
+        return self.is_closed or any(one.exitcode not in (None, 0) for one in self.processes)
+
+    @property
     def drawn(self) -> int:
         """The number of batches of this epoch whose indices were drawn."""
         return self._core.submitted
