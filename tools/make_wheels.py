@@ -13,10 +13,11 @@ import subprocess
 from pathlib import Path
 
 from common import ROOT, list_files
-from wheels import build, jpeg
+from wheels import build
 from wheels.commands import fail, step, unpack
 from wheels.debian import Debian
 from wheels.headers import VERSIONS, find
+from wheels.libraries import LIBRARIES, get_source
 from wheels.target import MACHINES, Target
 
 
@@ -53,19 +54,19 @@ def main() -> None:
     with step("sdist"):
         sdist = build.make_sdist(list_files(ROOT), ROOT, work, dist, epoch)
         source = unpack(sdist, work / "source")
-    jpeg_source = jpeg.get_source(debian, work / "jpeg-source")
+    inside = {library.name: get_source(library, debian, work / f"{library.name}-source") for library in LIBRARIES}
     made, missing = [sdist], []
     for machine in options.machines:
         target = Target(machine, work / machine)
-        with step(f"libjpeg-turbo for {machine}"):
-            build.build_jpeg(target, jpeg_source)
+        with step(f"the libraries for {machine}"):
+            build.build_libraries(target, inside)
         for python in options.pythons:
             headers = find(python, target, debian)
             if not headers:
                 missing.append(f"CPython {python} for {machine}: its headers are not here")
                 continue
             with step(f"CPython {python} for {machine}"):
-                made.append(build.make_wheel(source, jpeg_source, target, headers, dist, epoch))
+                made.append(build.make_wheel(source, inside, target, headers, dist, epoch))
     for path in made:
         print(f"{path.stat().st_size / 1e6:.2f} MB  {path.name}")
     for line in missing:

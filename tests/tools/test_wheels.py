@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of tools/wheels: what `make wheels` does besides compiling. What it builds is tested in tests/wheels."""
 
+import ast
+import configparser
+import dataclasses
 import json
 import zipfile
 from pathlib import Path
 
 import pytest
-from wheels import build, debian, headers, jpeg, pack, sbom
+from wheels import build, debian, headers, libraries, pack, sbom
 from wheels.headers import Headers
+from wheels.libraries import LIBRARIES, Library
 from wheels.target import Target
 
 FILES = {
@@ -20,10 +24,17 @@ METADATA = (
     "Name: p\nLicense-Expression: Apache-2.0\nLicense-File: LICENSE\nKeywords: a\n\nText: License-File: LICENSE\n"
 )
 
+each_library = pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
+
 
 @pytest.fixture
 def target(tmp_path: Path) -> Target:
     return Target("x86_64", tmp_path)
+
+
+def write_mark(prefix: Path, text: str) -> list[list[str]]:
+    """Commands that install a library whose only file is a text; they fail if that is there already."""
+    return [["mkdir", "-p", str(prefix)], ["sh", "-c", f"set -C; printf {text} >'{prefix}/mark'"]]
 
 
 def write_commands(folder: Path, *options: str) -> None:
@@ -103,15 +114,47 @@ def test_stand_in_answers_as_the_interpreter(target: Target) -> None:
     assert not answer["link_libpython"]
 
 
-def test_source_with_another_digest_is_refused(tmp_path: Path) -> None:
+@each_library
+def test_source_with_another_digest_is_refused(tmp_path: Path, library: Library) -> None:
     here = debian.Debian(tmp_path)
     here.files.mkdir()
-    (here.files / jpeg.ARCHIVE).write_bytes(b"another file")
+    (here.files / library.archive).write_bytes(b"another file")
     with pytest.raises(SystemExit, match="remove it, so that it is loaded again"):
-        jpeg.get_source(here, tmp_path / "source")
+        libraries.get_source(library, here, tmp_path / "source")
 
 
-def test_missing_source_says_where_to_put_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@each_library
+def test_missing_source_says_where_to_put_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: Library) -> None:
     monkeypatch.setattr(debian, "find_mirror", lambda: "")
-    with pytest.raises(SystemExit, match=f"put a copy with sha256 {jpeg.SHA256} at "):
-        jpeg.get_source(debian.Debian(tmp_path), tmp_path / "source")
+    with pytest.raises(SystemExit, match=f"put a copy with sha256 {library.sha256} at "):
+        libraries.get_source(library, debian.Debian(tmp_path), tmp_path / "source")
+
+
+def test_library_is_built_again_if_its_commands_change(target: Target) -> None:
+    for text in ("a", "a", "b"):
+        library = dataclasses.replace(
+            LIBRARIES[0], list_commands=lambda _, __, prefix, text=text: write_mark(prefix, text)
+        )
+        libraries.build(library, target, target.folder)
+        assert (target.prefix(library.name) / "mark").read_text() == text
+
+
+def test_meson_finds_each_library(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wheels.target.find_zig", lambda: Path("/zig"))
+    target.prepare(["first", "second"])
+    cross = configparser.ConfigParser()
+    cross.read(target.cross_file)
+    folders = ast.literal_eval(cross["properties"]["pkg_config_libdir"])
+    assert folders == [str(target.prefix(name) / "lib/pkgconfig") for name in ("first", "second")]
+
+
+def test_licences_of_a_wheel_are_named_once() -> None:
+    assert sbom.WHEEL_LICENCE == "Apache-2.0 AND IJG AND BSD-3-Clause AND Zlib"
+
+
+@each_library
+def test_list_names_each_library(library: Library) -> None:
+    found = sbom.describe_library(library)
+    assert (found["name"], found["version"]) == (library.name, library.version)
+    reference = found["externalReferences"][0]
+    assert (reference["url"], reference["hashes"][0]["content"]) == (library.archive, library.sha256)

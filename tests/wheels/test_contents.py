@@ -22,7 +22,10 @@ MOST_BYTES = 1_300_000
 GLIBC = (2, 17)
 LIBC = {"libc.so.6", "libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1", "libutil.so.1"}
 LIBC |= {"ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
-LICENCES = ["LICENSE", "libjpeg-turbo/LICENSE.md", "libjpeg-turbo/README.ijg"]
+LICENCES = ["LICENSE", "libjpeg-turbo/LICENSE.md", "libjpeg-turbo/README.ijg", "zlib/LICENSE"]
+LIBRARIES = {"libjpeg-turbo": ("3.1.3", "IJG AND BSD-3-Clause AND Zlib"), "zlib": ("1.3.1", "Zlib")}
+
+FROM_C_LIBRARY = {"headrace/_ranks/what_ended.py": ROOT / "src/launch/what_ended.py"}
 
 
 @pytest.fixture(params=WHEELS, ids=lambda wheel: f"{wheel.python}-{wheel.machine}")
@@ -91,13 +94,12 @@ def test_no_path_of_the_builder_is_left(wheel: Wheel) -> None:
 def test_files_are_those_of_the_package(wheel: Wheel) -> None:
     content = wheel.read()
     package = ROOT / "python"
-    sources = {
-        path.relative_to(package).as_posix() for path in package.rglob("*.py*") if path.suffix in (".py", ".pyi")
-    }
-    sources |= {"headrace/py.typed"}
+    paths = [package / "headrace/py.typed"]
+    paths += [path for path in package.rglob("*.py*") if path.suffix in (".py", ".pyi")]
+    sources = {path.relative_to(package).as_posix(): path for path in paths} | FROM_C_LIBRARY
     assert {name for name in content if name.startswith("headrace/")} == {*sources, wheel.extension}
-    for name in sources:
-        assert content[name] == (package / name).read_bytes(), f"make wheels again: {name} has changed since"
+    for name, path in sources.items():
+        assert content[name] == path.read_bytes(), f"make wheels again: {name} has changed since"
     assert {name for name in content if ".data/" in name} == {wheel.program}
 
 
@@ -110,6 +112,7 @@ def test_licences_are_inside(wheel: Wheel) -> None:
     assert texts[0] == (ROOT / "LICENSE").read_bytes()
     assert b"Modified (3-clause) BSD License" in texts[1]
     assert b"Independent JPEG Group" in texts[2]
+    assert b"Jean-loup Gailly and Mark Adler" in texts[3]
 
 
 def test_metadata_is_that_of_the_sdist(wheel: Wheel) -> None:
@@ -124,9 +127,11 @@ def test_bill_names_what_is_linked(wheel: Wheel) -> None:
     bill = json.loads(wheel.read()[f"{wheel.info}/sboms/headrace.cdx.json"])
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
     assert bill["metadata"]["component"]["version"] == wheel.version
-    library = next(part for part in bill["components"] if part["name"] == "libjpeg-turbo")
-    assert library["version"] == "3.1.3"
-    assert len(library["externalReferences"][0]["hashes"][0]["content"]) == 64
+    inside = {part["name"]: part for part in bill["components"]}
+    for name, known in LIBRARIES.items():
+        library = inside[name]
+        assert (library["version"], library["licenses"][0]["expression"]) == known
+        assert len(library["externalReferences"][0]["hashes"][0]["content"]) == 64
     tools = {tool["name"]: tool["version"] for tool in bill["metadata"]["tools"]["components"]}
     assert tools["CPython headers"].startswith(wheel.python + ".")
     assert ("nasm" in tools) == (wheel.machine == "x86_64")

@@ -36,5 +36,6 @@ def test_wheel_works_with_python_of_debian(wheel: Wheel, tmp_path: Path) -> None
     assert seen["images"] == {method: {"same": True, "made": 32, "left": {}} for method in methods}
     assert seen["frozen"]
     assert seen["cache"] == [1, 499_500, 499_500]
+    assert seen["packed"]
     if not is_emulated:  # qemu counts the page faults of its own
         assert all(max(seen["heap"][method][-5:]) < seen["block pages"] / 10 for method in methods)

@@ -109,6 +109,10 @@ def test_cache_is_built_once(seen: dict[str, Any]) -> None:
     assert seen["cache"] == [1, 499_500, 499_500]
 
 
+def test_compressed_arrays_are_unpacked(seen: dict[str, Any]) -> None:
+    assert seen["packed"]
+
+
 def test_program_says_its_version(environment: Path, tmp_path: Path) -> None:
     version = HERE[0].version
     assert run([environment / "headrace", "--version"], tmp_path) == f"headrace {version}\n"

@@ -10,10 +10,11 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from wheels import headers as python_headers
-from wheels import jpeg, pack, sbom
+from wheels import libraries, pack, sbom
 from wheels.commands import fail, run
 from wheels.headers import Headers
 from wheels.target import Target
@@ -44,15 +45,18 @@ def make_sdist(files: list[Path], root: Path, scratch: Path, dist: Path, epoch: 
     return dist / name
 
 
-def make_wheel(source: Path, jpeg_source: Path, target: Target, headers: Headers, dist: Path, epoch: int) -> Path:
+def make_wheel(
+    source: Path, inside: Mapping[str, Path], target: Target, headers: Headers, dist: Path, epoch: int
+) -> Path:
+    """`inside` has the sources of the libraries that are inside, by their names."""
     name, version = source.name.split("-")
     tag = f"cp{headers.python.replace('.', '')}"
     tag = f"{tag}-{tag}-{target.tag}"
     info, data = f"{name}-{version}.dist-info", f"{name}-{version}.data"
     files = pack.collect(install(source, target, headers), info, data)
     bill = sbom.write(name, version, target, headers, epoch)
-    metadata = pack.list_metadata(source, jpeg_source, tag, bill)
-    files |= {f"{info}/{inside}": content for inside, content in metadata.items()}
+    metadata = pack.list_metadata(source, inside, tag, bill)
+    files |= {f"{info}/{file}": content for file, content in metadata.items()}
     wheel = dist / f"{name}-{version}-{tag}.whl"
     pack.pack(wheel, files, epoch)
     return wheel
@@ -98,6 +102,7 @@ def forget_other_sources(source: Path, folder: Path) -> None:
         stamp.write_text(digest.hexdigest())
 
 
-def build_jpeg(target: Target, source: Path) -> None:
-    target.prepare()
-    jpeg.build(target, source)
+def build_libraries(target: Target, sources: Mapping[str, Path]) -> None:
+    target.prepare(sources)
+    for library in libraries.LIBRARIES:
+        libraries.build(library, target, sources[library.name])

@@ -99,7 +99,7 @@ def check(headers: Headers, target: Target) -> None:
     source = target.folder / "sizes.c"
     source.write_text(SIZES)
     includes = [f"-I{folder}" for folder in headers.folders]
-    run(target.folder / "bin/cc", *includes, "-c", source, "-o", source.with_suffix(".o"), env=target.environment)
+    run(target.program("cc"), *includes, "-c", source, "-o", source.with_suffix(".o"), env=target.environment)
 
 
 def stand_in(headers: Headers, target: Target) -> None:
@@ -127,4 +127,4 @@ def stand_in(headers: Headers, target: Target) -> None:
     }
     (target.folder / "python.json").write_text(json.dumps(answer))
     lines = f'case $1 in *python_info.py) exec cat "{target.folder}/python.json" ;; esac\nexec "{sys.executable}" "$@"'
-    write_program(target.folder / "bin/python", lines)
+    write_program(target.program("python"), lines)

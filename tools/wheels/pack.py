@@ -3,7 +3,7 @@
 
 meson-python is not used for wheels, because it takes the tag from the interpreter that runs it, and builds the C
 library again for each Python. It does write the metadata: those of the sdist are those of the wheel, with the licences
-of libjpeg-turbo.
+of the libraries that are inside.
 """
 
 import base64
@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from wheels.jpeg import LICENCES
+from wheels.libraries import LIBRARIES
 from wheels.sbom import WHEEL_LICENCE
 
 GENERATOR = "headrace tools/make_wheels.py"
@@ -60,22 +60,25 @@ def collect(installed: Path, info: str, data: str) -> dict[str, bytes]:
     return files
 
 
-def list_metadata(source: Path, jpeg_source: Path, tag: str, bill: str) -> dict[str, bytes]:
+def list_metadata(source: Path, inside: Mapping[str, Path], tag: str, bill: str) -> dict[str, bytes]:
     """The files of .dist-info, by their names in it."""
-    own = [f"licenses/{path.name}" for path in [source / "LICENSE"]]
-    theirs = [f"licenses/libjpeg-turbo/{name}" for name in LICENCES]
+    theirs = {
+        f"licenses/{library.name}/{file}": inside[library.name] / file
+        for library in LIBRARIES
+        for file in library.licence_files
+    }
     wheel = f"Wheel-Version: 1.0\nGenerator: {GENERATOR}\nRoot-Is-Purelib: false\nTag: {tag}\n"
     return {
-        "METADATA": add_licences((source / "PKG-INFO").read_text(), theirs).encode(),
+        "METADATA": add_licences((source / "PKG-INFO").read_text(), list(theirs)).encode(),
         "WHEEL": wheel.encode(),
-        own[0]: (source / "LICENSE").read_bytes(),
-        **{name: (jpeg_source / Path(name).name).read_bytes() for name in theirs},
+        "licenses/LICENSE": (source / "LICENSE").read_bytes(),
+        **{name: path.read_bytes() for name, path in theirs.items()},
         "sboms/headrace.cdx.json": bill.encode(),
     }
 
 
 def add_licences(metadata: str, files: list[str]) -> str:
-    """Adds the licences of libjpeg-turbo to the metadata of an sdist, which does not contain it."""
+    """Adds the licences of the libraries to the metadata of an sdist, which does not contain them."""
     header, blank, text = metadata.partition("\n\n")
     lines = header.split("\n")
     lines[lines.index("License-Expression: Apache-2.0")] = f"License-Expression: {WHEEL_LICENCE}"

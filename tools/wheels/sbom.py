@@ -8,13 +8,13 @@ from datetime import datetime, timezone
 from importlib.metadata import version
 from typing import Any
 
-from wheels import jpeg
 from wheels.commands import run
 from wheels.headers import Headers
+from wheels.libraries import LIBRARIES, Library
 from wheels.target import GLIBC, Target
 
-JPEG_LICENCE = "IJG AND BSD-3-Clause AND Zlib"
-WHEEL_LICENCE = f"Apache-2.0 AND {JPEG_LICENCE}"
+LICENCES = ["Apache-2.0", *(name for library in LIBRARIES for name in library.licence.split(" AND "))]
+WHEEL_LICENCE = " AND ".join(dict.fromkeys(LICENCES))
 
 
 def write(name: str, package_version: str, target: Target, headers: Headers, epoch: int) -> str:
@@ -45,14 +45,18 @@ def describe(kind: str, name: str, of_version: str, licence: str, registry: str)
 
 def list_components() -> list[dict[str, Any]]:
     """Names everything that is linked into the files of a wheel."""
-    library = describe("library", "libjpeg-turbo", jpeg.VERSION, JPEG_LICENCE, "generic")
-    hashes = [{"alg": "SHA-256", "content": jpeg.SHA256}]
-    library["externalReferences"] = [{"type": "source-distribution", "url": jpeg.ARCHIVE, "hashes": hashes}]
     runtime = describe("library", "compiler-rt", version("ziglang"), "MIT", "generic")
     runtime["description"] = "zig's functions that the compiler calls"
     start = describe("library", "glibc", "{}.{}".format(*GLIBC), "LGPL-2.1-or-later WITH GCC-exception-2.0", "generic")
     start["description"] = "the part that is linked statically: the start of a program, libc_nonshared"
-    return [library, runtime, start]
+    return [*map(describe_library, LIBRARIES), runtime, start]
+
+
+def describe_library(library: Library) -> dict[str, Any]:
+    found = describe("library", library.name, library.version, library.licence, "generic")
+    hashes = [{"alg": "SHA-256", "content": library.sha256}]
+    found["externalReferences"] = [{"type": "source-distribution", "url": library.archive, "hashes": hashes}]
+    return found
 
 
 def list_tools(target: Target, headers: Headers) -> list[dict[str, Any]]:

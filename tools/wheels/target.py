@@ -3,6 +3,7 @@
 
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,7 +28,7 @@ c_args = {c_args}
 c_link_args = {link_args}
 
 [properties]
-pkg_config_libdir = '{folder}/jpeg/lib/pkgconfig'
+pkg_config_libdir = {pkg_config}
 needs_exe_wrapper = true
 
 [host_machine]
@@ -58,15 +59,27 @@ class Target:
         path = f"{self.tools}{os.pathsep}{os.environ['PATH']}"
         return {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache, "PATH": path}
 
-    def prepare(self) -> None:
-        """Writes the commands that call zig, and meson's cross file."""
+    def program(self, name: str) -> Path:
+        return self.folder / "bin" / name
+
+    def prefix(self, library: str) -> Path:
+        """The folder into which a library is installed."""
+        return self.folder / "libraries" / library
+
+    def prepare(self, libraries: Iterable[str]) -> None:
+        """Writes the commands that call zig, and meson's cross file, with which meson finds the libraries."""
         (self.folder / "bin").mkdir(parents=True, exist_ok=True)
         zig = find_zig()
         triple = "{}-linux-gnu.{}.{}".format(self.machine, *GLIBC)
         for name, words in {"cc": f"cc -target {triple}", "ar": "ar", "ranlib": "ranlib"}.items():
-            write_program(self.folder / "bin" / name, f'exec "{zig}" {words} "$@"')
+            write_program(self.program(name), f'exec "{zig}" {words} "$@"')
         text = CROSS_FILE.format(
-            folder=self.folder, tools=self.tools, machine=self.machine, c_args=C_FLAGS, link_args=LINK_FLAGS
+            folder=self.folder,
+            tools=self.tools,
+            machine=self.machine,
+            c_args=C_FLAGS,
+            link_args=LINK_FLAGS,
+            pkg_config=[str(self.prefix(library) / "lib/pkgconfig") for library in libraries],
         )
         self.cross_file.write_text(text)
 
