@@ -36,7 +36,7 @@ def read_table(text: str) -> list[tuple[list[str], list[str]]]:
 
 def names_file(name: str, file: str) -> bool:
     """Returns True if a name of the table is this file or its folder."""
-    path = name if name.startswith(("src/", "include/", "cli/", "docs/")) else PACKAGE + name
+    path = name if name.startswith(("src/", "include/", "cli/", "docs/", "tools/")) else PACKAGE + name
     return file.startswith(path) if path.endswith("/") else file == path
 
 

@@ -56,14 +56,14 @@ def case():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         from headrace import images
-        from headrace.images import _pending
+        from headrace.images import _deferred
         from headrace.torch import DataLoader
         dataset = Photos(images.load_rgb, [images.native(one) for one in steps()])
         loader = DataLoader(dataset, 3, num_workers=1)
         same = [digests(loader), digests(DataLoader(dataset, 3))]
         return dict(
             warned=[str(one.message) for one in caught], same=[one == expected for one, expected in
-            zip(same, [workers, here])], pends=_pending._can_pend, native=repr(dataset.transforms[0]),
+            zip(same, [workers, here])], pends=_deferred._can_defer, native=repr(dataset.transforms[0]),
             decoded=loader.report().get("images"),
         )
 

@@ -262,7 +262,7 @@ class Outer:
 
 def test_places_have_the_names_that_a_user_can_paste() -> None:
     dataset = Outer()
-    found = growth.places(dataset)
+    found = growth.large_parts(dataset)
     names = [path for path, _ in found]
     expected = [
         "dataset.inner.words", "dataset.splits['train']", "dataset.parts[0]", "dataset.parts[1]['deep']"
@@ -447,7 +447,7 @@ class ReadsGlobals:
 
 
 def test_growth_sees_globals_and_closures_of_the_dataset() -> None:
-    found = [path for path, _ in growth.places(ReadsGlobals())]
+    found = [path for path, _ in growth.large_parts(ReadsGlobals())]
     assert f"{__name__}.OUTER" in found
     assert f"{__name__}.ReadsGlobals.__init__.<locals>.<lambda>: labels" in found
     one = growth.Growth(f"{__name__}.OUTER", "list", 10_000, 4e8, 2e8, False, 2, 1000, 5.0)

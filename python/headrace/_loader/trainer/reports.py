@@ -16,7 +16,7 @@ from headrace._loader.trainer.snapshot import WorkerSnapshot
 from headrace._loader.worker.main import INTERRUPTED
 
 STDERR_LINES = 20  # how many lines of a worker's stderr a report shows
-_MAIN = os.path.join(os.sep, "headrace", "_worker", "main.py")
+_MAIN = os.path.join(os.sep, *"headrace._loader.worker.main".split(".")) + ".py"
 _RERUN_ADVICE = "Rerunning with num_workers=0 may give a better error trace."
 _OUT_OF_MEMORY = (
     "Out of memory: lower num_workers, prefetch_factor or batch_size, or raise the memory limit of the container or of "
