@@ -25,6 +25,7 @@
  *     exchange/  batches between a worker and the trainer: _core.Loader, Port, Tasks, Iterator and Lease
  *     frozen/    frozen data: _core.freeze, thaw, Frozen, Builder and the views
  *     image/     images as recipes: _core.Picture
+ *     rows/      rows of numbers that are gathered in C: _core.Columns and Rows
  *     sampler/   orders of samples, parts of ranks and plans of batches: _core.Order
  *     inspect/   what an object refers to (_core.Walker), how much of its memory is private, and the machine
  *

@@ -7,6 +7,7 @@
 #include "frozen/frozen.h"
 #include "image/image.h"
 #include "inspect/inspect.h"
+#include "rows/rows.h"
 #include "sampler/sampler.h"
 
 struct core core;
@@ -152,6 +153,7 @@ PyMODINIT_FUNC PyInit__core(void) {
         PyModule_AddType(module, &WalkerType) < 0 || PyModule_AddType(module, &OrderType) < 0 ||
         PyType_Ready(&OrderIteratorType) < 0 || PyModule_AddType(module, &BoardType) < 0 ||
         PyModule_AddType(module, &BoardEntryType) < 0 || PyModule_AddType(module, &PictureType) < 0 ||
+        PyModule_AddType(module, &ColumnsType) < 0 || PyModule_AddType(module, &RowsType) < 0 ||
         frozen_add(module) < 0 || cache_add(module) < 0 || core_add_constants(module) < 0) {
         Py_DECREF(module);
         return NULL;

@@ -10,11 +10,12 @@ from typing import Any
 
 from headrace import _core, _options
 from headrace._loader.samples import deferred, draw, prepared
+from headrace._loader.samples.rows import Gatherer
 from headrace._loader.trainer import in_process
 from headrace._loader.worker.batch_maker import count_local_trainers
 from headrace.sampling._epoch import Epoch
 from headrace.sampling._watch import Watch
-from headrace.torch import _agree, _beginning, _early_end, _internals, _iterable, _loader_state, _torchs
+from headrace.torch import _agree, _beginning, _early_end, _internals, _iterable, _loader_state, _rows, _torchs
 
 # In torch's words, so that users' warning filters match.
 _LONGER = (
@@ -60,6 +61,7 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
 
     _is_over = False
     _collate_fn: Any
+    _gatherer: Gatherer | None = None  # gathers the rows of the dataset, if it has such
     _place: Epoch | None = None
     _watch: Watch | None = None
 
@@ -108,6 +110,8 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
         self._watch = _agree.watch_of(loader, epoch)
         self._from = draw.FromSampler(tasks, functools.partial(_has_drawn, loader, epoch, self._watch))
         self._made_by = self._dataset_fetcher.fetch
+        self._gatherer = _loader_state.gatherer_of(loader)
+        self._threads = self._collate_fn.threads
         if policy.is_per_sample:
             seed = _loader_state.seed_of(loader, self._base_seed)
             samples = in_process.InProcessSamples(
@@ -154,7 +158,9 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
         _early_end.warn_here(self, error, None if is_iterable else drawn)
 
     def _fetch(self, drawn: Any) -> Any:
-        data = self._made_by(drawn)
+        data = None if self._gatherer is None else _rows.batch_of(self._gatherer, drawn, self._threads)
+        if data is None:
+            data = self._made_by(drawn)
         return _internals.pin(data, self._pin_memory_device) if self._pin_memory else data
 
 

@@ -239,6 +239,17 @@ def profiler_is_on() -> bool:
     return bool(getattr(profiler, "_is_profiler_enabled", True))
 
 
+_function_modes: Any = torch_names.find("torch._C._len_torch_function_stack")
+_dispatch_modes: Any = torch_names.find("torch._C._len_torch_dispatch_stack")
+
+
+def has_modes() -> bool:
+    """Returns True if a mode is on that sees torch's operations, or changes them, or if torch does not say."""
+    if _function_modes is None or _dispatch_modes is None:
+        return True
+    return bool(_function_modes() or _dispatch_modes())
+
+
 # ---- torch.distributed ----
 
 

@@ -83,11 +83,11 @@ class DataLoader(_base.DataLoader[_T_co]):
         there is also `ranks`, a text that says which rank this is, what says so, and how it is compared with the
         others. Raises RuntimeError before the first one."""
         engine = _loader_state.engines.get(self)
-        cache = _loader_state.report_cache(self)
-        if engine is None and not cache:
+        dataset = _loader_state.report_dataset(self)
+        if engine is None and not dataset:
             raise RuntimeError(_engine.NO_REPORT)
         ranks = _agree.describe(self)
-        report = {**(engine.report() if engine is not None else {}), **cache}
+        report = {**(engine.report() if engine is not None else {}), **dataset}
         return {**report, "ranks": ranks} if ranks else report
 
     # Not a property, so that users can set it to True, which makes accelerate keep the loader.

@@ -8,15 +8,18 @@ from typing import Any
 
 from headrace import _options
 from headrace._base import lookup
+from headrace._base.warn import warn_user
+from headrace._loader.samples.rows import Gatherer, explain_no_cache
 from headrace._loader.trainer import engine as _engine
 from headrace._loader.trainer import in_process, restart_state
-from headrace.torch import _base, _internals, _per_loader, _torchs
+from headrace.torch import _base, _internals, _per_loader, _rows, _torchs
 from headrace.torch._per_loader import PerLoader
 
 engines: PerLoader[_engine.Engine | in_process.InProcessEpoch] = PerLoader()  # the newest one
 blames: PerLoader[restart_state.SampleDeaths] = PerLoader()
 freezers: PerLoader[Any] = PerLoader()
 caches: PerLoader[Any] = PerLoader()  # the CachedSamples of a loader with the option cache
+told: PerLoader[bool] = PerLoader()  # whether a loader has said that its cache is left out
 warmed: PerLoader[bool] = PerLoader()  # whether the fork server knows the modules of the dataset
 
 
@@ -37,15 +40,27 @@ def dataset_of(loader: Any, policy: _options.Policy) -> Any:
     budget = policy.cache
     if budget is None:
         return loader.dataset
+    gatherer = gatherer_of(loader)
+    if gatherer is not None:
+        if told.get(loader) is None:
+            told.set(loader, True)
+            warn_user(explain_no_cache(gatherer))
+        return loader.dataset
     from headrace._cache.samples import for_loader  # imported only if it is needed
 
     return caches.get_or_make(loader, lambda: for_loader(loader.dataset, budget))
 
 
-def report_cache(loader: Any) -> dict[str, Any]:
-    """Returns what a loader's report says of its cache."""
-    cached = caches.get(loader)
-    return {} if cached is None else {"cache": cached.report()}
+def gatherer_of(loader: Any) -> Gatherer | None:
+    """Returns what gathers the batches of a loader in C, if its dataset is known and its batches are torch's."""
+    return _rows.gatherer_of(loader.dataset, loader.collate_fn) if _internals.is_batched(loader) else None
+
+
+def report_dataset(loader: Any) -> dict[str, Any]:
+    """Returns what a loader's report says of its cache, and of rows that are gathered."""
+    cached, gatherer = caches.get(loader), gatherer_of(loader)
+    cache = {} if cached is None else {"cache": cached.report()}
+    return cache if gatherer is None else {**cache, "rows": gatherer.name}
 
 
 def limit_of(loader: _torchs.DataLoader[Any]) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from headrace import _core
-from headrace._base import lookup, raising
+from headrace._base import raising
 from headrace._loader.samples import dataset_epochs, deferred, image_counts, prepared
 from headrace._loader.samples.maker import SampleMaker
 from headrace._loader.start.start_state import StartState
@@ -24,37 +24,8 @@ from headrace._loader.worker.iterable_fetcher import IterableFetcher
 from headrace._loader.worker.library_threads import limit_library_threads
 from headrace._options import Policy
 from headrace._tensors import extension, torch_names
-from headrace.torch import _early_end, _internals
+from headrace.torch import _default_collate, _early_end, _internals, _rows
 from headrace.torch._packed import collate_packed
-
-_PLAIN = {
-    torch.Tensor: "collate_tensor_fn",
-    float: "collate_float_fn",
-    int: "collate_int_fn",
-    str: "collate_str_fn",
-    bytes: "collate_str_fn",
-}
-_NUMPY = ("collate_numpy_array_fn", "collate_numpy_scalar_fn")
-
-
-def _is_torchs(function: Any, *names: str) -> bool:
-    """Returns True if it is a function of torch's collate module with one of these names. The names are not looked up,
-    because a user may have replaced the functions."""
-    is_of_module = lookup.attribute(function, "__globals__") is _internals.collate_module
-    return is_of_module and function.__name__ in names
-
-
-def _collate_is_torchs(collate_fn: object) -> bool:
-    """Returns True if it is torch's default_collate, and the user has added nothing to its table of types."""
-    functions = _internals.collate_functions()
-    is_torchs = _is_torchs(collate_fn, "default_collate") and _is_torchs(_internals.collate(), "collate")
-    if functions is None or not is_torchs:
-        return False
-    others = [functions[key] for key in functions if key not in _PLAIN]
-    return all(_is_torchs(functions.get(key), name) for key, name in _PLAIN.items()) and all(
-        _is_torchs(other, *_NUMPY) for other in others
-    )
-
 
 _TENSORS = {torch.Tensor}
 _default_convert = _internals.default_convert
@@ -141,7 +112,7 @@ class BatchMaker(DatasetBatchMaker):
     def _new_fetcher(self) -> Any:
         is_packed = self.collate_fn is collate_packed
         self.flavor = _core.FLAVOR_PACKED if is_packed else _core.FLAVOR_TENSOR
-        self.collates_in_c = self.auto_collation and (is_packed or _collate_is_torchs(self.collate_fn))
+        self.collates_in_c = self.auto_collation and (is_packed or _default_collate.is_torchs(self.collate_fn))
         if not self.auto_collation and _default_convert is not None and self.collate_fn is _default_convert:
             self.collate_fn = _convert
         self._finishing: Any = deferred.Passing()
@@ -154,6 +125,8 @@ class BatchMaker(DatasetBatchMaker):
         )
         has_no_policy = self._maker is not None and self._maker.is_idle
         self._is_plain = has_no_policy and self._failure is None and self._takes_each()
+        if self._maker is not None and self.auto_collation:
+            self._gatherer = _rows.gatherer_of(self.dataset, self.collate_fn)
         return fetcher
 
     def _new_iterable_fetcher(self, collate_fn: Any) -> Any:
@@ -189,7 +162,10 @@ class BatchMaker(DatasetBatchMaker):
         return deferred.read(self._fetch_task, task)
 
     def _fetch_task(self, task: Any) -> Any:
-        if self._is_plain:  # the usual case: samples by index, one by one, without options
+        if self._is_plain:  # the usual case: samples by index, without options
+            rows = self._gather(task)
+            if rows is not None:
+                return rows
             return self._fetcher.fetch(self._port.noting(task))
         self.notes = None
         self._made += 1
@@ -204,6 +180,9 @@ class BatchMaker(DatasetBatchMaker):
         indices = task
         if self._maker is not None:
             indices = self._maker.receive(task)
+            rows = None if self._maker.has_bans else self._gather(indices)
+            if rows is not None:
+                return rows
             if self._maker.makes(indices, self.auto_collation):
                 return self._make(self._maker, indices)
             if self._takes_each():

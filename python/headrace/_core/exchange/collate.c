@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "exchange/encode.h"
+#include "rows/rows.h"
 
 /*
  * torch.utils.data.default_collate (torch/utils/data/_utils/collate.py) for exact types, directly into the batch.
@@ -193,7 +194,14 @@ static enum found collate_column(struct encoder *encoder, PyObject **items, uint
     return found;
 }
 
+static enum found collate_rows(struct encoder *encoder, PyObject *rows, enum hr_flavor flavor) {
+    if (inputs_keep(&encoder->inputs, rows) < 0) return FOUND_ERROR;
+    encoder->rows = rows;
+    return rows_add(rows, encoder->batch, flavor);
+}
+
 enum found collate(struct encoder *encoder, PyObject *samples, enum hr_flavor flavor) {
+    if (is_rows(samples)) return collate_rows(encoder, samples, flavor);
     if (!PyList_CheckExact(samples)) return FOUND_NOT;
     Py_ssize_t count = PyList_GET_SIZE(samples);
     if (count == 0 || count > INT32_MAX) return FOUND_NOT;

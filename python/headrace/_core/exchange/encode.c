@@ -50,6 +50,7 @@ static void give_back_room(struct encoder *encoder) {
 void encoder_reset(struct encoder *encoder, bool is_done) {
     hr_batch_reset(encoder->batch);
     encoder->recipes.count = 0; /* their images and steps belong to the inputs */
+    encoder->rows = NULL;
     inputs_clear(&encoder->inputs);
     forget_seen(encoder);
     if (is_done) give_back_room(encoder);

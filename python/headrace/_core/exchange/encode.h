@@ -33,6 +33,7 @@ struct encoder {
     hr_batch *batch;
     struct inputs inputs;
     struct recipes recipes;
+    PyObject *rows;       /* borrowed from the inputs; NULL: the batch has no rows to gather */
     PyObject *dump;       /* borrowed: pickles instead of core.dump; NULL: core.dump */
     PyObject *seen_types; /* dict: named tuple class -> its pickle, bytes */
     const void **seen;    /* hash set of the containers and tensors that were met in this batch */

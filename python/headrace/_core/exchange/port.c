@@ -2,6 +2,7 @@
 /* _core.Port: a worker's end of the arena. */
 #include "exchange/encode.h"
 #include "exchange/exchange.h"
+#include "rows/rows.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -137,8 +138,9 @@ static int publish_size(hr_port *port, uint64_t bytes) {
     return hr_port_publish(port, HR_STATUS_TOO_BIG, sizeof bytes);
 }
 
-/* Writes the encoder's batch to the slot, with the images that are made in it. It runs without the GIL, because it may
- * wait for memory, copies, and makes images. Returns the number of images that could not be made. */
+/* Writes the encoder's batch to the slot, with the images that are made in it, or the rows that are gathered into it.
+ * It runs without the GIL, because it may wait for memory, copies, and makes images. Returns how many images or rows
+ * could not be made. */
 static int write_batch(struct port *port, uint64_t bytes) {
     struct encoder *encoder = &port->encoder;
     void *data = NULL;
@@ -148,6 +150,7 @@ static int write_batch(struct port *port, uint64_t bytes) {
     if (r == 0) r = hr_batch_write(encoder->batch, data, bytes);
     if (r == 0 && encoder->recipes.count)
         r = recipes_run(&encoder->recipes, encoder->batch, data, port->port, port->threads);
+    if (r == 0 && encoder->rows) r = rows_run(encoder->rows, encoder->batch, data, port->threads);
     Py_END_ALLOW_THREADS;
     return r;
 }
@@ -160,7 +163,7 @@ static void count_made(const struct recipes *recipes) {
     Py_XDECREF(counted);
 }
 
-/* Publishes the encoder's batch. FOUND_NOT: an image could not be made, and nothing was published. */
+/* Publishes the encoder's batch. FOUND_NOT: an image, or the rows, could not be made, and nothing was published. */
 static enum found publish(struct port *port, uint32_t status) {
     struct recipes *recipes = &port->encoder.recipes;
     uint64_t bytes = 0;
@@ -384,7 +387,8 @@ static PyMethodDef port_methods[] = {
 };
 
 static PyMemberDef port_members[] = {
-    {"threads", T_UINT, offsetof(struct port, threads), 0, "How many threads make the deferred images of a batch."},
+    {"threads", T_UINT, offsetof(struct port, threads), 0,
+     "How many threads make the deferred images of a batch, or gather its rows."},
     {NULL, 0, 0, 0, NULL},
 };
 

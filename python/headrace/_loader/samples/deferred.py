@@ -80,12 +80,12 @@ class Finishing:
 
     def __init__(self, collate: Callable[[Any], Any], threads: int, keeps: bool) -> None:
         self._collate = collate
-        self._threads = threads
+        self.threads = threads
         self._keeps = keeps
 
     def __call__(self, samples: Any) -> Any:
         reading.is_on = False
-        finish(samples, self._threads, self._keeps)
+        finish(samples, self.threads, self._keeps)
         return self._collate(samples)
 
 

@@ -104,6 +104,11 @@ class SampleMaker:
         return task if self._task is None else self._task.indices
 
     @property
+    def has_bans(self) -> bool:
+        """True if samples of this epoch have killed workers."""
+        return bool(self._banned)
+
+    @property
     def is_idle(self) -> bool:
         """True if this object makes no batch of this epoch."""
         return not self._policy.is_per_sample and not self._banned

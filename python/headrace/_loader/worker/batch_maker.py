@@ -17,6 +17,7 @@ from headrace import _core
 from headrace._base import exception_text, lookup, raising
 from headrace._loader.samples.maker import BadSample, SampleMaker
 from headrace._loader.samples.retry import RetriedSample
+from headrace._loader.samples.rows import Gatherer
 from headrace._loader.start.start_state import StartState
 from headrace._loader.worker.repeated import Repeated
 from headrace._options import Policy
@@ -62,8 +63,12 @@ class BatchMaker(Protocol):
         """Runs before each further epoch."""
 
     def fetch(self, task: Any) -> Any:
-        """Returns the batch of a task (indices, or a Refillable), or with `collates_in_c` the list of its samples.
+        """Returns the batch of a task (indices, or a Refillable), or with `collates_in_c` the list of its samples, or
+        their rows.
         Raises EndOfData when this worker has no more."""
+
+    def fetch_each(self, task: Any) -> Any:
+        """Returns what `fetch` returned as rows, of which one could not be gathered, as samples made one by one."""
 
     def finish(self, samples: Any) -> bool:
         """Makes the deferred images in the samples. Returns True if there were any."""
@@ -101,6 +106,7 @@ class DatasetBatchMaker:
     worker: int
     policy: Policy
     notes: BatchNotes | None = None
+    _port: _core.Port
     _maker: SampleMaker | None  # None for an iterable dataset
     _take_bad: Callable[[], list[BadSample]] = staticmethod(list)  # gives the bad samples of the latest batch, once
     _made: int
@@ -111,6 +117,7 @@ class DatasetBatchMaker:
     _last_discarded = 0  # the number of the last batch that is made again and discarded
     _fetcher: Any = None
     _failure: Any = None  # the exception that kept the worker from starting; the next task is answered with it
+    _gatherer: Gatherer | None = None  # gathers the rows of the dataset, if it has such
     _cause: Any = None  # the same exception, kept as the reason why there is no fetcher
 
     def _new_fetcher(self) -> Any:
@@ -118,6 +125,25 @@ class DatasetBatchMaker:
 
     def finish(self, samples: Any) -> bool:
         return False
+
+    def fetch(self, task: Any) -> Any:
+        raise NotImplementedError
+
+    def fetch_each(self, task: Any) -> Any:
+        gatherer, self._gatherer = self._gatherer, None
+        try:
+            return self.fetch(task)
+        finally:
+            self._gatherer = gatherer
+
+    def _gather(self, indices: Any) -> _core.Rows | None:
+        """Returns the rows of a batch, or None if the samples have to be made one by one."""
+        if self._gatherer is None:
+            return None
+        rows = self._gatherer.rows(indices)
+        if rows is not None:
+            self._port.note(0)
+        return rows
 
     def wrap_exception(self) -> raising.Sent:
         raise NotImplementedError

@@ -77,13 +77,16 @@ def _name_odd_one(maker: BatchMaker, error: BaseException, indices: Any) -> str:
     return name_odd_one(indices, place)
 
 
-def _publish_batch(port: _core.Port, maker: BatchMaker, data: Any) -> None:
+def _publish_batch(port: _core.Port, maker: BatchMaker, task: Any, data: Any) -> None:
     image_counts.post()
     if maker.notes is not None:
         data = _collate(maker, data) if maker.collates_in_c else data
         _publish(port, _core.STATUS_NOTED, data, (pickle.dumps(maker.notes), data))
     elif not maker.collates_in_c:
         _publish(port, _core.STATUS_BATCH, data, data)
+    elif isinstance(data, _core.Rows):
+        if not port.collate(data, maker.flavor):
+            _publish_batch(port, maker, task, maker.fetch_each(task))
     elif not (port.collate(data, maker.flavor) or (maker.finish(data) and port.collate(data, maker.flavor))):
         data = _collate(maker, data)
         _publish(port, _core.STATUS_BATCH, data, data)
@@ -110,7 +113,7 @@ def _answer(port: _core.Port, maker: BatchMaker, number: int, task: Any, discard
     try:
         if discard:
             _discard(maker, discard, task)
-        _publish_batch(port, maker, maker.fetch(task))
+        _publish_batch(port, maker, task, maker.fetch(task))
         deferred.settle_kept()
     except EndOfData:
         port.publish_status(_core.STATUS_END)
