@@ -350,14 +350,14 @@ class Loader(Options):
         `alone`: made one by one by the place that uses them),
         `private_grown_bytes` (0 except in `headrace doctor`), and `per_worker`: `pid`, `is_alive`, `starts`, `batches`,
         seconds `waiting_s` for tasks, `fetching_s` in the dataset, `collating_s`, `rss_bytes`. With the option cache,
-        `cache` has what headrace.cache_samples reports. `rows` is the class of the dataset if whole batches are gathered
-        in C: a source of headrace.sources, and in headrace.torch a TensorDataset.
+        `cache` has what headrace.cache_samples reports. `rows` is the class of the dataset if whole batches are
+        gathered in C: a source of headrace.sources, and in headrace.torch a TensorDataset.
 
         If the batch sampler is a headrace.Plan for several ranks, there is also `ranks`, a text that says which rank
         this is, what says so, and how it is compared with the others.
 
-        With num_workers=0 there is a report only with cache or rows, or if `rng`, `on_bad_sample` or `retries` makes samples
-        one by one. It has `seed`, `workers`, `batches`, `skipped`, `bad_samples` and `retried`. Raises RuntimeError if
+        With num_workers=0 there is a report only with cache or rows, or if `rng`, `on_bad_sample` or `retries` makes
+        samples one by one. It has `seed`, `workers`, `batches`, `skipped`, `bad_samples` and `retried`. Raises RuntimeError if
         there is no report, and before the first iteration."""
         cache = {} if self._cached is None else {"cache": self._cached.report()}
         if self._engine is None and not cache:
