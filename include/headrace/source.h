@@ -12,8 +12,8 @@ extern "C" {
 #endif
 
 /*
- * Rows of numbers, gathered. A column is many rows of one dtype and one shape: in memory, in one piece or in several
- * that follow each other, or behind a function that reads a row. A gather writes the rows with given indices to one
+ * Rows of numbers, gathered. A column is many rows of one dtype and one shape in memory, in one piece or in several
+ * that follow each other. A gather writes the rows with given indices to one
  * new array in C order, one after the other: the array has the shape (number of indices, *shape of a row).
  *
  * Nothing is allocated, and nothing is kept between two calls. A column and all that it refers to belong to the caller.
@@ -36,9 +36,6 @@ struct hr_piece {
     uint64_t element_count; /* of `data` */
 };
 
-/* Writes row `row` to `target`, as the column's dtype `to`, in C order. Returns 0 or a negative code. */
-typedef int hr_row_read(void *context, uint64_t row, void *target);
-
 /* A column. */
 struct hr_column {
     struct hr_dtype dtype; /* of the rows in memory */
@@ -48,8 +45,6 @@ struct hr_column {
     const struct hr_piece *pieces;
     uint32_t piece_count;
     uint64_t row_count; /* of all pieces together */
-    hr_row_read *read;  /* not NULL: it reads the rows, and there are no pieces */
-    void *context;
 };
 
 /*
@@ -65,10 +60,10 @@ HR_API int hr_list_length(const struct hr_column *column, int64_t index, int64_t
 
 /*
  * Gathers the rows with these indices, each from 0 to row_count - 1, in any order, also repeatedly. `target` has room
- * for `count` rows. From 8 MiB on, as many as `threads` threads share the work if the rows are in memory.
+ * for `count` rows. From 8 MiB on, as many as `threads` threads share the work.
  *
  * -ERANGE: an index is out of range; -EINVAL: a list has another length than the shape; HR_E_CORRUPT: offsets of a list
- * point outside of its data; or what `read` returned. The content of `target` is undefined after a failure.
+ * point outside of its data. The content of `target` is undefined after a failure.
  */
 HR_API int hr_gather(const struct hr_column *column, const int64_t *indices, uint64_t count, uint32_t threads,
                      void *target);

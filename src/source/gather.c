@@ -57,7 +57,7 @@ static int check_pieces(const struct hr_column *column) {
         if (r < 0) return r;
         row_count += column->pieces[i].row_count;
     }
-    if (column->read || row_count == column->row_count) return 0;
+    if (row_count == column->row_count) return 0;
     return hr__fail(-EINVAL, "source: the pieces have %" PRIu64 " rows, not %" PRIu64, row_count, column->row_count);
 }
 
@@ -67,7 +67,7 @@ int hr_column_check(const struct hr_column *column, uint64_t *ret_row_bytes) {
     if (!item_bytes(from) || from.bits % 8 || column->ndim > HR_BATCH_MAX_NDIM)
         return hr__fail(-EINVAL, "source: rows of %" PRIu32 " dimensions with elements of %d bits cannot be gathered",
                         column->ndim, from.bits);
-    if (!is_same_dtype(from, to) && !column->read && !hr__find_conversion(from, to))
+    if (!is_same_dtype(from, to) && !hr__find_conversion(from, to))
         return hr__fail(-EINVAL, "source: no conversion from dtype (%d, %d bits) to (%d, %d bits)", from.code,
                         from.bits, to.code, to.bits);
     int r = count_elements(column, &elements);
@@ -137,8 +137,8 @@ int hr_list_length(const struct hr_column *column, int64_t index, int64_t *ret_l
     int64_t begin;
     int r = check_index(column, index);
     if (r < 0) return r;
-    const struct hr_piece *piece = column->read ? NULL : find_piece(column, (uint64_t)index);
-    if (!piece || !piece->offsets) return hr__fail(-EINVAL, "source: the column has no lists");
+    const struct hr_piece *piece = find_piece(column, (uint64_t)index);
+    if (!piece->offsets) return hr__fail(-EINVAL, "source: the column has no lists");
     return find_list(piece, (uint64_t)index - piece->first_row, &begin, ret_length);
 }
 
@@ -223,17 +223,6 @@ static int copy_rows(const struct gather *gather, uint64_t begin, uint64_t end) 
     return r;
 }
 
-static int read_rows(const struct gather *gather, uint64_t count) {
-    const struct hr_column *column = gather->column;
-    for (uint64_t i = 0; i < count; i++) {
-        int r = check_index(column, gather->indices[i]);
-        if (r == 0)
-            r = column->read(column->context, (uint64_t)gather->indices[i], gather->target + i * gather->row_bytes);
-        if (r < 0) return r;
-    }
-    return 0;
-}
-
 /* ---- several threads ---- */
 
 /* From PAST_CACHES_BYTES on, writing past the caches is faster: see src/batch/write.c. From SHARED_BYTES on, a thread
@@ -279,7 +268,6 @@ int hr_gather(const struct hr_column *column, const int64_t *indices, uint64_t c
     gather.from_bytes = gather.elements * item_bytes(column->dtype);
     if (!hr__mul(count, gather.row_bytes, &bytes))
         return hr__fail(-EINVAL, "source: %" PRIu64 " rows of %" PRIu64 " bytes are too many", count, gather.row_bytes);
-    if (column->read) return read_rows(&gather, count);
     gather.convert = is_same_dtype(column->dtype, column->to) ? NULL : hr__find_conversion(column->dtype, column->to);
     gather.copy_bytes = bytes >= PAST_CACHES_BYTES ? hr__copy_past_caches : hr__copy_in_pieces;
     uint32_t useful = (uint32_t)hr__min(hr__min(threads, MOST_THREADS), count);

@@ -11,9 +11,9 @@
 #include <headrace/error.h>
 #include <headrace/source.h>
 
-/* Rows that are gathered from memory in several pieces, from lists, and through a function. */
+/* Rows that are gathered from memory in several pieces and from lists. */
 
-enum { INT = 0, UINT = 1, FLOAT = 2, WIDTH = 3, ROWS = 5 };
+enum { INT = 0, UINT = 1, FLOAT = 2, WIDTH = 3 };
 
 static const struct hr_dtype INT32 = {INT, 32, 1}, INT64 = {INT, 64, 1};
 
@@ -142,26 +142,6 @@ static void offsets_outside_of_the_data_are_refused(void **state) {
     }
 }
 
-static int read_square(void *context, uint64_t row, void *target) {
-    if (row == 4) return *(int *)context;
-    int64_t value = (int64_t)(row * row);
-    memcpy(target, &value, sizeof value);
-    return 0;
-}
-
-static void rows_are_read_through_a_function(void **state) {
-    (void)state;
-    int code = -EIO;
-    struct hr_column column = {.dtype = INT64, .to = INT64, .row_count = ROWS, .read = read_square, .context = &code};
-    int64_t found[3];
-    uint64_t row_bytes;
-    assert_int_equal(hr_column_check(&column, &row_bytes), 0);
-    assert_int_equal(hr_gather(&column, (int64_t[]){3, 1, 2}, 3, 4, found), 0);
-    assert_memory_equal(found, ((int64_t[]){9, 1, 4}), sizeof found);
-    assert_int_equal(hr_gather(&column, (int64_t[]){3, 4}, 2, 1, found), -EIO);
-    assert_int_equal(hr_gather(&column, (int64_t[]){ROWS}, 1, 1, found), -ERANGE);
-}
-
 static void indices_out_of_range_are_refused(void **state) {
     (void)state;
     struct hr_piece piece = {.data = list_values, .row_count = 7, .stride_bytes = 4};
@@ -235,7 +215,6 @@ int main(void) {
         cmocka_unit_test(doubles_are_rounded_to_floats),
         cmocka_unit_test(lists_of_one_length_are_rows),
         cmocka_unit_test(offsets_outside_of_the_data_are_refused),
-        cmocka_unit_test(rows_are_read_through_a_function),
         cmocka_unit_test(indices_out_of_range_are_refused),
         cmocka_unit_test(large_batches_are_gathered_by_threads),
         cmocka_unit_test(columns_that_cannot_be_gathered_are_refused),

@@ -32,7 +32,7 @@ static bool take_columns(struct rows *self) {
     for (uint32_t i = 0; i < self->columns->count; i++) {
         struct hr_column *column = &self->items[i];
         *column = self->columns->items[i];
-        if (column->read || !column->pieces->offsets) continue;
+        if (!column->pieces->offsets) continue;
         if (hr_list_length(column, self->indices[0], &self->lengths[i]) < 0) return false;
         column->shape = &self->lengths[i];
     }
