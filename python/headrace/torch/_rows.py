@@ -24,6 +24,7 @@ from headrace.torch import _default_collate, _internals
 
 _MODULE = vars(sys.modules["torch.utils.data.dataset"])
 _LISTS = {list, tuple, range}
+_HAVE_NAMES = hasattr(torch.Tensor, "names")
 
 
 def gatherer_of(dataset: Any, collate_fn: Any) -> sample_rows.Gatherer | None:
@@ -62,18 +63,31 @@ def _is_torchs(kind: type, name: str) -> bool:
     return lookup.attribute(function, "__globals__") is _MODULE and function.__qualname__ == f"{kind.__name__}.{name}"
 
 
-def _is_plain(dataset: Any, kind: type) -> bool:
-    """Returns True if a dataset is exactly of this class of torch's, and neither a program nor another library has
-    replaced how it gives its samples."""
-    if type(dataset) is not kind or "__getitems__" in vars(dataset) or not _is_torchs(kind, "__getitem__"):
-        return False
-    if lookup.has_special(dataset, "__getattr__") or _has_own_lookup(kind):
-        return False
-    return not hasattr(kind, "__getitems__") or _is_torchs(kind, "__getitems__")
+def _methods_of(kind: Any) -> tuple[Any, ...]:
+    """Returns the methods by which a dataset of a class gives its samples."""
+    names = ("__getitems__", "__getattr__")
+    return kind.__getitem__, kind.__getattribute__, *(getattr(kind, name, None) for name in names)
 
 
-def _has_own_lookup(kind: type) -> bool:
-    return any("__getattribute__" in vars(base) for base in kind.__mro__[:-1])
+def _torchs_methods(kind: Any) -> tuple[Any, ...] | None:
+    """Returns the methods of one of torch's classes, or None if a program or a library has replaced one."""
+    has_own = _is_torchs(kind, "__getitem__") and kind.__getattribute__ is object.__getattribute__
+    items = not hasattr(kind, "__getitems__") or _is_torchs(kind, "__getitems__")
+    return _methods_of(kind) if has_own and items and not hasattr(kind, "__getattr__") else None
+
+
+class _Plain:
+    """A dataset that is exactly of a class of torch's."""
+
+    def __init__(self, dataset: Any, kind: type) -> None:
+        self.dataset = dataset
+        self._kind = kind
+        self._methods = _torchs_methods(kind)
+
+    def is_plain(self) -> bool:
+        """Returns True if the dataset is still of this class, and gives its samples by torch's own methods."""
+        is_same = type(self.dataset) is self._kind and "__getitems__" not in vars(self.dataset)
+        return is_same and self._methods == _methods_of(self._kind)
 
 
 class _Node(Protocol):
@@ -83,74 +97,67 @@ class _Node(Protocol):
     leaves: list[_Leaf]  # the TensorDatasets under it
 
     def is_plain(self) -> bool:
-        """Returns True if it still is what it was when the tree was built, and its methods are torch's."""
+        """Returns True if it still is what it was when the tree was built, with torch's own methods."""
 
     def resolve(self, indices: list[int]) -> list[Any] | None:
         """Returns the numbers of the rows, which count those of all leaves, or None."""
 
 
-class _Leaf:
+class _Leaf(_Plain):
     """A TensorDataset."""
 
     def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
+        super().__init__(dataset, TensorDataset)
         self.leaves = [self]
-
-    def is_plain(self) -> bool:
-        return _is_plain(self.dataset, TensorDataset)
 
     def resolve(self, indices: list[int]) -> list[Any] | None:
         return indices
 
     @property
-    def tensors(self) -> tuple[torch.Tensor, ...] | None:
-        """The tensors, if there are any and nothing but plain tensors without names."""
-        tensors = vars(self.dataset).get("tensors")
-        if type(tensors) is not tuple or set(map(type, tensors)) != {torch.Tensor}:
-            return None
-        return None if any(_has_names(one) or not one.dim() for one in tensors) else tensors
+    def tensors(self) -> Any:
+        return vars(self.dataset).get("tensors")
 
 
 def _has_names(tensor: Any) -> bool:
     """Returns True if the dimensions of a tensor have names, which torch 2.13 has no more."""
-    return any(getattr(tensor, "names", ()))
+    return _HAVE_NAMES and any(getattr(tensor, "names", ()))
 
 
-class _Part:
+class _Part(_Plain):
     """A Subset."""
 
     def __init__(self, dataset: Any, inner: _Node) -> None:
-        self.dataset = dataset
+        super().__init__(dataset, Subset)
         self._inner = inner
         self.leaves = inner.leaves
 
     def is_plain(self) -> bool:
         is_same = vars(self.dataset).get("dataset") is self._inner.dataset
-        return is_same and _is_plain(self.dataset, Subset) and self._inner.is_plain()
+        return is_same and super().is_plain() and self._inner.is_plain()
 
     def resolve(self, indices: list[int]) -> list[Any] | None:
         picked = _pick(vars(self.dataset).get("indices"), indices)
         return None if picked is None else self._inner.resolve(picked)
 
 
-class _Chain:
+class _Chain(_Plain):
     """A ConcatDataset."""
 
     def __init__(self, dataset: Any, inner: list[_Node]) -> None:
-        self.dataset = dataset
+        super().__init__(dataset, ConcatDataset)
         self._inner = inner
         self.leaves = [leaf for one in inner for leaf in one.leaves]
 
     def is_plain(self) -> bool:
         datasets = vars(self.dataset).get("datasets")
         is_same = type(datasets) is list and list(map(id, datasets)) == [id(one.dataset) for one in self._inner]
-        return is_same and _is_plain(self.dataset, ConcatDataset) and all(one.is_plain() for one in self._inner)
+        return is_same and super().is_plain() and all(one.is_plain() for one in self._inner)
 
     def resolve(self, indices: list[int]) -> list[Any] | None:
         ends = vars(self.dataset).get("cumulative_sizes")
         if type(ends) is not list or not ends:
             return None
-        counts = [sum(leaf.tensors[0].shape[0] for leaf in one.leaves if leaf.tensors) for one in self._inner]
+        counts = [sum(len(leaf.tensors[0]) for leaf in one.leaves) for one in self._inner]
         firsts = [0, *itertools.accumulate(counts)]
         if ends == firsts[1:] and all(type(one) is _Leaf for one in self._inner):
             return indices
@@ -210,8 +217,10 @@ class _TensorGatherer:
         if type(indices) is not list or _internals.has_modes() or not self._root.is_plain():
             return None
         tensors = [leaf.tensors for leaf in self._root.leaves]
-        if None in tensors or len(set(map(len, tensors))) != 1:  # type: ignore[arg-type]
+        if set(map(type, tensors)) != {tuple} or len(set(map(len, tensors))) != 1:
+            return None
+        columns = _core.Columns.of(tuple(zip(*tensors, strict=True)))
+        if columns is None or any(map(_has_names, itertools.chain(*tensors))):
             return None
         rows = self._root.resolve(indices)
-        columns = _core.Columns.of(tuple(zip(*tensors, strict=True)))
-        return None if columns is None or rows is None else columns.rows(rows)
+        return None if rows is None else columns.rows(rows)

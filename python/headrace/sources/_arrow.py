@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""headrace.sources.Arrow: rows of tables, of Hugging Face's datasets and of what pyarrow.table() takes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from headrace import _core
+from headrace.sources._arrow_columns import Column, columns_of
+from headrace.sources._source import Source
+
+_NAME = "Arrow"
+
+
+class Arrow(Source):
+    """Samples are the rows of a table, as dicts: `{"input_ids": array([...]), "label": 3}`.
+
+    table: a Dataset of Hugging Face's datasets, whose shuffle, select, columns and format are kept; a pyarrow.Table;
+        or what pyarrow.table() takes: a DataFrame of polars or pandas, a dict of lists.
+    columns: the names of the columns that a sample has, in this order; None: all.
+    keep_dtypes: False: numbers come as `with_format("torch")` gives them: integers as int64, floats as float32. True:
+        they keep their dtypes.
+
+    Columns of numbers, and of lists of numbers, without nulls are read by address: a number is a NumPy scalar, a list
+    an array. All other columns give what pyarrow's as_py() gives; `report()` says which. If there are only columns of
+    numbers, and the lists of a batch have one length, a loader with its default collate function gathers the batch in
+    C. A transform of a Dataset (set_transform) is left to datasets.
+
+    Raises ImportError without pyarrow, TypeError and ValueError for what is no table.
+    """
+
+    gathers = True
+
+    def __init__(self, table: Any, *, columns: Sequence[str] | None = None, keep_dtypes: bool = False) -> None:
+        self._keep_dtypes = bool(keep_dtypes)
+        self._wanted = None if columns is None else _check_names(columns)
+        self._dataset = table if _is_dataset(table) else None
+        self._table = None if self._dataset is not None else _table_of(table)
+        self._read()
+
+    def _read(self) -> None:
+        """Finds the columns of the table or dataset."""
+        self._numbers: Any = None  # the row of each sample; None: all rows in their order
+        self._read_by = ""  # why datasets has to make the samples itself
+        table = self._table
+        if self._dataset is not None:
+            table, self._numbers, names, self._read_by = _look_into(self._dataset)
+            self._wanted = names if self._wanted is None else self._wanted
+        self._names = tuple(table.column_names) if self._wanted is None else self._wanted
+        if self._read_by:
+            self._found: dict[str, Column] = {}
+            self._length = len(self._dataset)
+            return
+        missing = [name for name in self._names if name not in table.column_names]
+        if missing or not self._names:
+            raise ValueError(f"{_NAME}: there is no column {missing[:3]}; the table has {table.column_names}")
+        self._found = columns_of(table, self._names, self._keep_dtypes)
+        self._length = table.num_rows if self._numbers is None else len(self._numbers)
+        self._gathered = self._columns_in_c()
+
+    def _columns_in_c(self) -> _core.Columns | None:
+        pieces = [one.pieces for one in self._found.values()]
+        if not all(pieces):
+            return None
+        return self._make_columns(tuple(pieces), self._names, widens=not self._keep_dtypes)
+
+    # ---- samples ----
+
+    def _count(self) -> int:
+        return self._length
+
+    def _sample(self, index: int) -> Any:
+        if self._read_by:
+            sample = self._dataset[index]
+            return {name: sample[name] for name in self._wanted} if self._wanted is not None else sample
+        row = index if self._numbers is None else int(self._numbers[index])
+        return {name: column.value(row) for name, column in self._found.items()}
+
+    def rows(self, indices: list[int]) -> _core.Rows | None:
+        """See RowSource.rows."""
+        if self._read_by or self._gathered is None:
+            return None
+        if self._numbers is None:
+            return self._gathered.rows(indices)
+        count = self._length
+        if not all(type(index) is int and 0 <= index < count for index in indices):
+            return None
+        return self._gathered.rows(self._numbers[indices].tolist())
+
+    # ---- what it is ----
+
+    def where(self, index: int) -> str:
+        """Returns the row of a sample in its table, and the files of the table, if datasets has mapped some."""
+        number = self._check_index(index)
+        row = number if self._read_by or self._numbers is None else int(self._numbers[number])
+        files = [one.get("filename") for one in getattr(self._dataset, "cache_files", None) or ()]
+        return f"row {row:,} of {', '.join(map(str, files)) or 'a table in memory'}"
+
+    def report(self) -> dict[str, Any]:
+        """Returns "samples"; "columns": for each its type and how it is read, "in C" or "by pyarrow"; "gathered": True
+        if a loader gathers whole batches; and "left_to_datasets": why datasets makes the samples itself, or ""."""
+        columns = {name: {"type": str(one.type), "read": one.how} for name, one in self._found.items()}
+        gathered = not self._read_by and self._gathered is not None
+        return {
+            "samples": self._length,
+            "columns": columns,
+            "gathered": gathered,
+            "left_to_datasets": self._read_by,
+        }
+
+    def _describe(self) -> str:
+        kind = "a table" if self._dataset is None else type(self._dataset).__name__
+        return f"{kind}, {self._length:,} rows, columns={list(self._names)}"
+
+    # ---- other processes ----
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("_dataset", "_keep_dtypes", "_wanted")
+        state = {name: self.__dict__[name] for name in kept}
+        return state if self._dataset is not None else {**state, "_frozen": self._freeze()}
+
+    def _freeze(self) -> Any:
+        """Returns the table as bytes in shared memory, made once: the pickle of frozen data is a handle."""
+        if "_frozen" not in self.__dict__:
+            import headrace
+
+            self._frozen = headrace.freeze(_bytes_of(self._table))
+        return self._frozen
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._table = None if self._dataset is not None else open_stream(self._frozen)
+        self._read()
+
+
+# ---- tables ----
+
+
+def need_pyarrow(name: str) -> Any:
+    """Imports pyarrow. Raises ImportError that says what to install."""
+    try:
+        import pyarrow
+        import pyarrow.ipc
+    except ImportError as error:
+        raise ImportError(f"sources.{name} needs pyarrow: pip install pyarrow ({error})") from None
+    return pyarrow
+
+
+def _check_names(columns: Any) -> tuple[str, ...]:
+    names = (columns,) if isinstance(columns, str) else tuple(columns)
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"{_NAME}: columns should be names, but got {columns!r}")
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"{_NAME}: give each column once, and at least one, not columns={columns!r}")
+    return names
+
+
+def _table_of(table: Any) -> Any:
+    pyarrow = need_pyarrow(_NAME)
+    if isinstance(table, pyarrow.Table):
+        return _check_table(table)
+    try:
+        return _check_table(pyarrow.table(table))
+    except (TypeError, ValueError, pyarrow.ArrowException) as error:
+        raise TypeError(
+            f"{_NAME}: should be a Dataset of datasets, a pyarrow.Table, or what pyarrow.table() takes, but got "
+            f"{type(table).__name__}: {error}"
+        ) from None
+
+
+def _check_table(table: Any) -> Any:
+    names = table.column_names
+    if len(set(names)) < len(names):
+        raise ValueError(f"{_NAME}: the table has two columns of one name: {names}")
+    return table
+
+
+def _bytes_of(table: Any) -> Any:
+    """Returns a table as a stream of Arrow's IPC format, in an array of uint8."""
+    import numpy as np
+
+    pyarrow = need_pyarrow(_NAME)
+    sink = pyarrow.BufferOutputStream()
+    with pyarrow.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return np.frombuffer(sink.getvalue(), np.uint8)
+
+
+def open_stream(data: Any) -> Any:
+    """Returns the table of a stream that is in memory, without a copy."""
+    pyarrow = need_pyarrow(_NAME)
+    with pyarrow.ipc.open_stream(pyarrow.py_buffer(memoryview(data))) as reader:
+        return reader.read_all()
+
+
+# ---- Hugging Face's datasets ----
+
+
+def _is_dataset(table: Any) -> bool:
+    module = sys.modules.get("datasets")
+    kind = getattr(module, "Dataset", None)
+    return isinstance(kind, type) and isinstance(table, kind)
+
+
+def _look_into(dataset: Any) -> tuple[Any, Any, tuple[str, ...], str]:
+    """Returns the table of a Dataset, the row of each of its samples, the columns of its format, and why datasets has
+    to make the samples itself, or ""."""
+    form = dataset.format
+    names = tuple(form["columns"] or ())
+    kind = form["type"]
+    if kind == "custom" or form.get("format_kwargs"):
+        return None, None, names, "its format has a function or options of the user's"
+    if form.get("output_all_columns"):
+        names = (*names, *(name for name in dataset.column_names if name not in names))
+    table, indices = getattr(dataset, "data", None), getattr(dataset, "_indices", _look_into)
+    if not hasattr(table, "table") or indices is _look_into:
+        return None, None, names, "this version of datasets does not show its table"
+    numbers = None if indices is None else indices.column(0).to_numpy()
+    return table.table, numbers, names, ""

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sends arrays over a file that NumPy has mapped to other processes as the path of the file."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class MappedArray:
+    """The handle of an array over a mapped file."""
+
+    path: str
+    stamp: tuple[int, ...]  # see _stamp_of
+    mode: str
+    offset: int
+    dtype: Any
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def open(self) -> Any:
+        """Maps the file again. Raises OSError if it is another one now."""
+        import numpy as np
+
+        if _stamp_of(self.path, self.mode) != self.stamp:
+            raise OSError(
+                errno.ESTALE,
+                f"Arrays: {self.path} was changed or replaced since the array was mapped; open it again, and do not write "
+                "to files that are in use",
+            )
+        mapped = np.memmap(self.path, np.uint8, self.mode)
+        return np.ndarray(self.shape, self.dtype, mapped, self.offset, self.strides)
+
+
+def _stamp_of(path: str, mode: str) -> tuple[int, ...]:
+    """Returns what shows that a file is still the same. Writing through a map changes its time."""
+    info = os.stat(path)
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns if mode == "r" else 0
+
+
+def handle_of(array: Any) -> MappedArray | None:
+    """Returns the handle of an array over a file that is mapped and shared; None: its content has to be sent."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or type(array) is not numpy.ndarray:
+        return None
+    root: Any = array
+    while isinstance(root.base, numpy.ndarray):
+        root = root.base
+    if not isinstance(root, numpy.memmap) or root.mode not in ("r", "r+") or not root.filename:
+        return None
+    path = os.path.abspath(os.fspath(root.filename))
+    try:
+        stamp = _stamp_of(path, root.mode)
+    except OSError:
+        return None
+    offset = root.offset + _address_of(array) - _address_of(root)
+    return MappedArray(path, stamp, root.mode, offset, array.dtype, array.shape, array.strides)
+
+
+def _address_of(array: Any) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
