@@ -172,7 +172,7 @@ class Tasks:
 
 @disjoint_base
 class Iterator:
-    _source: Any
+    _keeper: Any
     _loader: Any
     tasks: Any
     _task_numbers: Any

@@ -64,7 +64,7 @@ class InProcessIterator(in_process.InProcessIterator):
                     count_draws,
                 )
                 self._here, self._fetch = samples.here, samples.fetch
-        self._source = self._from.tasks
+        self._keeper = self._from.tasks
         if self._here is not None:
             loader._engine = self._here
 

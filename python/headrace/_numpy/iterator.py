@@ -62,7 +62,7 @@ class WorkerIterator(_core.Iterator):
         method = start_errors.start_method_of(loader.multiprocessing_context)
         start = functools.partial(self._start, loader, policy, epoch)
         self._engine = loader._engine = start_errors.started(start, parts, method, policy.repair)
-        self._source = self._loader = self._engine.source
+        self._keeper = self._loader = self._engine.keeper
 
     def _start(self, loader: Loader, policy: _options.Policy, epoch: int, is_repaired: bool) -> _engine.Engine:
         self._is_repaired = is_repaired

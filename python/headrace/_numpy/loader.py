@@ -21,13 +21,13 @@ from headrace._loader.trainer.worker_positions import WorkerPositions
 from headrace._numpy.collate import default_collate
 from headrace._numpy.in_process import InProcessIterator
 from headrace._numpy.iterator import WorkerIterator
-from headrace._numpy.position import AsLoader, Position
+from headrace._numpy.position import AsPositionOwner, Position
 from headrace._options import Options
 from headrace._ranks import callers
 from headrace.sampling import _state
 from headrace.sampling._epoch import Last
+from headrace.sampling._epoch_indices import count_batches
 from headrace.sampling._plan import Plan
-from headrace.sampling._source import count_batches
 from headrace.sampling._windows import Begun, Windows
 
 _PRELOAD = ["numpy.random", "headrace._numpy.batch_maker"]
@@ -207,7 +207,7 @@ class Loader(Options):
         """Sets the number of the next epoch. The order and the workers' random numbers depend on it and on `seed`.
         Passes it on to the sampler, the batch sampler and the dataset, if they have set_epoch. Raises TypeError or
         ValueError if it is not a number of an epoch."""
-        self._position.set_epoch(AsLoader(self), _options.check_count("epoch", epoch))
+        self._position.set_epoch(AsPositionOwner(self), _options.check_count("epoch", epoch))
 
     def state_dict(self) -> dict[str, str]:
         """Returns how far this loader is: after the batches that were delivered, or at the next epoch's beginning after
@@ -234,7 +234,7 @@ class Loader(Options):
 
     def skip(self, steps: int) -> None:
         """Lets the next iter() begin `steps` batches later, without making them. Raises TypeError and ValueError."""
-        self._position.skip(AsLoader(self), _options.check_count("steps", steps))
+        self._position.skip(AsPositionOwner(self), _options.check_count("steps", steps))
 
     @property
     def last(self) -> Last | None:
@@ -249,14 +249,14 @@ class Loader(Options):
     @property
     def steps_left(self) -> int | None:
         """How many batches the epoch has left, or None if that is not known."""
-        return self._position.steps_left(AsLoader(self))
+        return self._position.steps_left(AsPositionOwner(self))
 
     def __len__(self) -> int:
         """Returns the number of batches of an epoch. If it is continued with another number of ranks or batch size:
         the batches that were done before, and those that are left. Raises TypeError if the dataset has no length."""
         if self._position.windows is not None:
             return self._position.windows.steps
-        return self._position.length(AsLoader(self), self._count_batches())
+        return self._position.length(AsPositionOwner(self), self._count_batches())
 
     def _count_batches(self) -> int:
         if self.batch_sampler is not None:
@@ -293,12 +293,12 @@ class Loader(Options):
         over = iterator if self.num_workers == 0 else iterator._engine
         epoch.tasks, epoch.is_over = tasks, functools.partial(getattr, over, "is_over")
         if self.num_workers == 0:
-            epoch.tasks, iterator.was_made = iterator._source, epoch.made_in_process
+            epoch.tasks, iterator.was_made = iterator._keeper, epoch.made_in_process
         epoch.load_into_iterator()
         epoch.warn_of_drop()
         for _ in range(epoch.to_drop):
             next(iterator)
-        self._position.has_begun(epoch, epoch.number, self._position.pending)
+        self._position.has_begun(epoch, epoch.number, self._position.next_start)
         return iterator
 
     def _iterate(
@@ -382,7 +382,7 @@ class Loader(Options):
         return "headrace" if contexts.is_headrace(context) else context.get_start_method()
 
 
-class _Passes(AsLoader):
+class _Passes(AsPositionOwner):
     """The passes of a loader with steps_per_epoch; see headrace.sampling._windows."""
 
     def begin(self, number: int) -> Begun:

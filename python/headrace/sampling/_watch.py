@@ -21,7 +21,7 @@ class Watch:
     """The part of one epoch of a loader in the agreement of the ranks. The iterators call it: when the first indices of
     the epoch were drawn, at each batch, and at the end.
 
-    length: returns the number of samples of this rank, or None. seed: of the sampler, if its source does not know one.
+    length: returns the number of samples of this rank, or None. seed: of the sampler, if its EpochIndices know none.
     remainder: whether the ranks may differ by the rest of a division.
     """
 
@@ -52,7 +52,7 @@ class Watch:
 
 
 def _facts_of(epoch: Epoch, length: int | None, seed: Any) -> Facts:
-    order = epoch.source.order
+    order = epoch.indices.order
     left = epoch.steps_left()
     return Facts(
         length=-1 if length is None else length,
@@ -70,12 +70,12 @@ def _number(value: Any) -> int:
 
 def _digest_of(epoch: Epoch) -> int:
     """Returns a hash of the order of all ranks and of the place in it, or -1 if it is not known."""
-    source = epoch.source
-    if not source.is_known:
+    indices = epoch.indices
+    if not indices.is_known:
         return -1
-    plan = [source.segment.plan, source.segment.digest]  # the digest is 0 if the source has no plan
-    made_from = zlib.crc32(json.dumps([source.order, *plan, epoch.position()], sort_keys=True).encode())
-    entries = getattr(source, "drawn_entries", None)
+    plan = [indices.segment.plan, indices.segment.digest]  # the digest is 0 if there is no plan
+    made_from = zlib.crc32(json.dumps([indices.order, *plan, epoch.position()], sort_keys=True).encode())
+    entries = getattr(indices, "drawn_entries", None)
     return made_from if entries is None else zlib.crc32(_bytes_of(entries), made_from)
 
 

@@ -14,7 +14,7 @@ from headrace._loader.trainer import in_process
 from headrace._loader.worker.batch_maker import count_local_trainers
 from headrace.sampling._epoch import Epoch
 from headrace.sampling._watch import Watch
-from headrace.torch import _agree, _beginning, _early_end, _internals, _iterable, _loader_state, _torchs
+from headrace.torch import _agree, _beginning, _early_end, _internals, _iterable, _loader_options, _torchs
 
 # In torch's words, so that users' warning filters match.
 _LONGER = (
@@ -71,7 +71,7 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
         self._epoch = _iterable.begin(loader) if is_iterable else None
         with _iterable.generators_kept(loader, self._epoch):
             _internals.called_by_torch(super().__init__, loader if beginning is None else beginning.shown())
-        dataset = _loader_state.dataset_of(loader, policy)
+        dataset = _loader_options.dataset_of(loader, policy)
         if not is_iterable:
             self._dataset = self._dataset_fetcher.dataset = dataset
             prepared.begin(dataset, True)
@@ -83,9 +83,9 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
         else:
             beginning.iterator_was_made(self)
             self._use_indices(loader, policy, beginning)
-        self._source = self._from.tasks
+        self._keeper = self._from.tasks
         if self._here is not None:
-            _loader_state.engines.set(loader, self._here)
+            _loader_options.engines.set(loader, self._here)
         if self._epoch is not None:
             _iterable.start(loader, self, self._epoch, lambda: self._is_over)
 
@@ -96,7 +96,7 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
         )
         self._made_by = self._collate_fn
         if policy.is_per_sample:
-            seed = _loader_state.seed_of(loader, self._base_seed)
+            seed = _loader_options.seed_of(loader, self._base_seed)
             self._here = in_process.InProcessEpoch(self._from.tasks, seed, self._from.take_bad)
             self._made_by = functools.partial(self._here.noting, self._collate_fn)
 
@@ -109,7 +109,7 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
         self._from = draw.FromSampler(tasks, functools.partial(_has_drawn, loader, epoch, self._watch))
         self._made_by = self._dataset_fetcher.fetch
         if policy.is_per_sample:
-            seed = _loader_state.seed_of(loader, self._base_seed)
+            seed = _loader_options.seed_of(loader, self._base_seed)
             samples = in_process.InProcessSamples(
                 self._dataset,
                 policy,
@@ -171,7 +171,7 @@ def _finishing(collate_fn: Any, policy: _options.Policy) -> deferred.Finishing:
 
 def _has_drawn(loader: Any, epoch: Epoch, watch: Watch | None) -> None:
     """Called after the first indices of an epoch were drawn."""
-    epoch.source.was_drawn()
+    epoch.indices.was_drawn()
     _beginning.warn_of_same_order(loader, epoch)
     if watch is not None:
         watch.begin()

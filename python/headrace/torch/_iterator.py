@@ -30,7 +30,7 @@ from headrace.torch import (
     _in_process,
     _internals,
     _iterable,
-    _loader_state,
+    _loader_options,
     _per_loader,
     _pinning,
     _torchs,
@@ -109,27 +109,27 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         self._worker_init_fn = loader.worker_init_fn
         if loader.prefetch_factor <= 0:  # type: ignore[operator]  # None: torch compares too
             raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
-        self._policy = _loader_state.policy_of(loader)
-        self._seed = _loader_state.seed_of(loader, self._base_seed)
+        self._policy = _loader_options.policy_of(loader)
+        self._seed = _loader_options.seed_of(loader, self._base_seed)
         self._freeze_dataset(loader)
-        self._dataset = _loader_state.dataset_of(loader, self._policy)
+        self._dataset = _loader_options.dataset_of(loader, self._policy)
         if self._policy.rng == "sample":
             own_generators.warn_of_unreachable(own_generators.roots_of(loader.dataset, self._collate_fn))
         self._engine = self._start_engine(loader)
         self._workers = self._engine.processes
-        _loader_state.engines.set(loader, self._engine)
+        _loader_options.engines.set(loader, self._engine)
         self._pinner: Any = _pinning.Pinner(self._pin_memory_device) if self._pin_memory else None
         # Answers that arrived while the consumer was busy. The pinning thread has the batches.
         self._ahead: collections.deque[_Ahead] = collections.deque()
-        self._source = self._engine.source if self._pinner is None else self._pinner.results
-        self._loader = self._engine.source
+        self._keeper = self._engine.keeper if self._pinner is None else self._pinner.results
+        self._loader = self._engine.keeper
         self._reset(loader, first_iter=True)
 
     def _freeze_dataset(self, loader: Any) -> None:
         if self._policy.freeze:
             from headrace.frozen._attributes import Freezer  # imported only if it is needed
 
-            _loader_state.freezers.get_or_make(loader, Freezer).freeze(self._dataset)
+            _loader_options.freezers.get_or_make(loader, Freezer).freeze(self._dataset)
 
     def _start_engine(self, loader: Any) -> _engine.Engine:
         """Starts the workers. If an object cannot be pickled, torch's warning comes before the exception."""
@@ -152,14 +152,14 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
             workers=self._num_workers,
             prefetch_factor=loader.prefetch_factor,
             in_order=_internals.is_in_order(loader),
-            limit_bytes=_loader_state.limit_of(loader),
+            limit_bytes=_loader_options.limit_of(loader),
             context=torch.multiprocessing if context is None else context,
             policy=self._policy,
             restart_mode=restart_state.restart_mode_of(
                 self._dataset, self._dataset_kind == _internals.DatasetKind.Iterable
             ),
             seed=self._seed,
-            sample_deaths=_loader_state.blames.get_or_make(loader, restart_state.SampleDeaths),
+            sample_deaths=_loader_options.blames.get_or_make(loader, restart_state.SampleDeaths),
             epoch=_per_loader.position_of(loader).number if self._epoch is None else self._epoch.number,
             places=None if self._epoch is None else self._epoch.places,
         )
@@ -227,7 +227,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         except _engine.Timeout:
             self._raise_timeout()
         if begun is not None:
-            begun.source.was_drawn()
+            begun.indices.was_drawn()
             _beginning.warn_of_same_order(loader, begun)
         if self._watch is not None:
             self._watch.begin()
@@ -258,7 +258,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
             if ended is not None:
                 watch.check_end(self._num_yielded + 1, ended)
         if type(value) is _ExceptionWrapper:  # a dataset or collate_fn returned it, or pinning failed
-            self._engine.source.fail()
+            self._engine.keeper.fail()
             _reraise(value)
         return value
 

@@ -239,7 +239,7 @@ def test_interrupted_begin_of_a_pass_loses_no_batch(make: Any, workers: int, kin
 
 
 def _in_flight(iterator: Any) -> int:
-    core = iterator._engine.source
+    core = iterator._engine.keeper
     return core.owed + sum(len(core.tasks(worker)) for worker in range(2))
 
 
@@ -250,7 +250,7 @@ def test_interrupted_next_keeps_as_many_batches_in_flight(make: Any) -> None:
         for _ in range(COUNT // 2 - 6):
             interrupter.next(iterator)
             assert _in_flight(iterator) == 6
-            assert iterator._engine.source.owed == 0
+            assert iterator._engine.keeper.owed == 0
     assert len(list(iterator)) == 6
 
 

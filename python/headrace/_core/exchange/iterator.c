@@ -8,18 +8,18 @@
  * _core.Iterator: the base of the loaders' iterators. It makes sure that no batch is lost if an exception is raised
  * anywhere in next(), for example by a signal handler.
  *
- *     next() -> _prepare(), in Python: makes the next value and returns it, but keeps it in `_source`. It can be
+ *     next() -> _prepare(), in Python: makes the next value and returns it, but keeps it in `_keeper`. It can be
  *                 interrupted anywhere, and starts again in the next call of next().
- *             -> here, where no Python code runs any more: the source drops the value, and the value is returned.
+ *             -> here, where no Python code runs any more: the keeper drops the value, and the value is returned.
  *
  * An exception of _prepare() is returned in the same way if it is the answer itself (see _core.Loader.fail) and no
  * signal handler has raised another one in between.
  */
 struct iterator {
-    PyObject_HEAD PyObject *source;    /* a Loader, Tasks, or a dict: number of an answer -> value */
+    PyObject_HEAD PyObject *keeper;    /* a Loader, Tasks, or a dict: number of an answer -> value */
     PyObject *loader;                  /* the Loader that gives the answers; NULL with num_workers=0 */
     PyObject *tasks;                   /* the Tasks of this epoch, which count what was returned; NULL: not counted */
-    PyObject *task_numbers;            /* if `source` is a dict: a dict: number of an answer -> number of its task */
+    PyObject *task_numbers;            /* if `keeper` is a dict: a dict: number of an answer -> number of its task */
     unsigned long long answered_count; /* values and failures that were returned, in all epochs */
     unsigned long long yielded_count;  /* values of this epoch */
     bool is_busy;                      /* a thread is in next() */
@@ -62,12 +62,12 @@ static PyObject *loader_of(struct iterator *iterator) {
 /* Runs with the current exception saved. */
 static void hand_on(struct iterator *iterator) {
     PyObject *type, *error, *trace;
-    PyObject *source = iterator->source;
+    PyObject *keeper = iterator->keeper;
     PyErr_Fetch(&type, &error, &trace);
-    if (source && Py_IS_TYPE(source, &LoaderType)) drop_answer(iterator, source);
-    if (source && Py_IS_TYPE(source, &TasksType)) tasks_done(source);
-    if (source && PyDict_CheckExact(source)) {
-        if (delete_answer(source, iterator->answered_count))
+    if (keeper && Py_IS_TYPE(keeper, &LoaderType)) drop_answer(iterator, keeper);
+    if (keeper && Py_IS_TYPE(keeper, &TasksType)) tasks_done(keeper);
+    if (keeper && PyDict_CheckExact(keeper)) {
+        if (delete_answer(keeper, iterator->answered_count))
             count_deleted(iterator);
         else if (loader_of(iterator))
             drop_answer(iterator, iterator->loader);
@@ -99,7 +99,7 @@ static bool is_answer(struct iterator *iterator) {
 
 static PyObject *iterator_next(PyObject *self) {
     struct iterator *iterator = (struct iterator *)self;
-    bool is_shared = iterator->source && Py_IS_TYPE(iterator->source, &TasksType); /* each thread has its own task */
+    bool is_shared = iterator->keeper && Py_IS_TYPE(iterator->keeper, &TasksType); /* each thread has its own task */
     if (iterator->is_busy && !is_shared) return loader_refuse_busy();
     if (loader_of(iterator)) *loader_has_failed(loader_of(iterator)) = false;
     iterator->is_busy = true;
@@ -111,7 +111,7 @@ static PyObject *iterator_next(PyObject *self) {
 }
 
 static int iterator_traverse(PyObject *self, visitproc visit, void *arg) {
-    Py_VISIT(((struct iterator *)self)->source);
+    Py_VISIT(((struct iterator *)self)->keeper);
     Py_VISIT(((struct iterator *)self)->loader);
     Py_VISIT(((struct iterator *)self)->tasks);
     Py_VISIT(((struct iterator *)self)->task_numbers);
@@ -119,7 +119,7 @@ static int iterator_traverse(PyObject *self, visitproc visit, void *arg) {
 }
 
 static int iterator_clear(PyObject *self) {
-    Py_CLEAR(((struct iterator *)self)->source);
+    Py_CLEAR(((struct iterator *)self)->keeper);
     Py_CLEAR(((struct iterator *)self)->loader);
     Py_CLEAR(((struct iterator *)self)->tasks);
     Py_CLEAR(((struct iterator *)self)->task_numbers);
@@ -133,11 +133,11 @@ static void iterator_dealloc(PyObject *self) {
 }
 
 static PyMemberDef iterator_members[] = {
-    {"_source", T_OBJECT, offsetof(struct iterator, source), 0, "Keeps the next value until next() has returned it."},
+    {"_keeper", T_OBJECT, offsetof(struct iterator, keeper), 0, "Keeps the next value until next() has returned it."},
     {"_loader", T_OBJECT, offsetof(struct iterator, loader), 0, "The Loader that gives the answers."},
     {"tasks", T_OBJECT, offsetof(struct iterator, tasks), 0, "The Tasks of this epoch."},
     {"_task_numbers", T_OBJECT, offsetof(struct iterator, task_numbers), 0,
-     "The numbers of the tasks of the values in `_source`, if that is a dict."},
+     "The numbers of the tasks of the values in `_keeper`, if that is a dict."},
     {"_answered", T_ULONGLONG, offsetof(struct iterator, answered_count), 0,
      "Number of values and failures that were returned."},
     {"_num_yielded", T_ULONGLONG, offsetof(struct iterator, yielded_count), 0,

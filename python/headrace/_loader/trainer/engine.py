@@ -316,7 +316,7 @@ class Engine:
             self._places.note_ends([one for one in workers if not self._core.has_data(one)])
 
     @property
-    def source(self) -> _core.Loader:
+    def keeper(self) -> _core.Loader:
         """The object that keeps the answer until it is dropped, for _core.Iterator."""
         return self._core
 
