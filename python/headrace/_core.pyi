@@ -175,6 +175,7 @@ class Iterator:
     _keeper: Any
     _loader: Any
     tasks: Any
+    watch: Any
     _task_numbers: Any
     _answered: int
     _num_yielded: int

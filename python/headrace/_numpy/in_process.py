@@ -11,20 +11,17 @@ from headrace import _core, _options
 from headrace._loader.samples import draw, prepared
 from headrace._loader.trainer import in_process
 from headrace._numpy.batch_maker import Fetcher
-from headrace.sampling._epoch import Epoch
-from headrace.sampling._watch import Watch
+from headrace.sampling._watch import EpochIterator
 
 if TYPE_CHECKING:
     from headrace._numpy.loader import Loader
 
 
-class InProcessIterator(in_process.InProcessIterator):
+class InProcessIterator(EpochIterator, in_process.InProcessIterator):
     """Iterates over one epoch of a Loader with num_workers=0. was_drawn: is called after the first indices of a
     map-style dataset were drawn. was_made: is called after each batch. count_draws: see refill.wrap_of."""
 
     is_over = False
-    epoch: Epoch | None = None  # of a map-style dataset
-    watch: Watch | None = None
     was_made: Callable[[Any], None] | None = None
 
     def __init__(
@@ -73,18 +70,10 @@ class InProcessIterator(in_process.InProcessIterator):
             data = self._make(self._from, self._fetch)
         except StopIteration:
             self.is_over = True
-            if self.epoch is not None:
-                self.epoch.has_ended = True
-            if self.watch is not None:
-                self.watch.end(self._num_yielded)
+            self._has_ended()
             raise
         if self.was_made is not None:
             self.was_made(data)
-        watch = self.watch  # no function of Python is called for it at each step
-        if watch is not None and watch.show_step is not None:
-            ended = watch.show_step(self._num_yielded + 1)
-            if ended is not None:
-                watch.check_end(self._num_yielded + 1, ended)
         return data
 
 

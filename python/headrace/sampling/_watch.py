@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the ranks in an epoch of a loader whose order is dealt to several ranks. Both loaders use it."""
+"""Compares the ranks in an epoch of a loader whose order is dealt to several ranks. Both loaders use it. At each step
+_core.Iterator calls the Watch; the iterators of the loaders call it at the end (EpochIterator)."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ _OTHERS = 4096  # entries of another kind than ints that are hashed, from all pa
 
 
 class Watch:
-    """The part of one epoch of a loader in the agreement of the ranks. The iterators call it: when the first indices of
-    the epoch were drawn, at each batch, and at the end.
+    """The part of one epoch of a loader in the agreement of the ranks. It is called when the first indices of the
+    epoch were drawn, at each batch, and at the end.
 
     length: returns the number of samples of this rank, or None. seed: of the sampler, if its EpochIndices know none.
     remainder: whether the ranks may differ by the rest of a division.
@@ -49,6 +50,22 @@ class Watch:
     def end(self, count: int) -> None:
         """Shows that the epoch has ended after so many batches in this process. Raises RanksDisagree."""
         self._agreement.end(count)
+
+
+class EpochIterator:
+    """A base of the loaders' iterators, which have _core.Iterator as another one: knows the epoch of a map-style
+    dataset."""
+
+    epoch: Epoch | None = None
+    watch: Watch | None  # a member of _core.Iterator, which shows each step
+    _num_yielded: int
+
+    def _has_ended(self) -> None:
+        """Notes that no more batches come, so that none is held back. Raises RanksDisagree."""
+        if self.epoch is not None:
+            self.epoch.has_ended = True
+        if self.watch is not None:
+            self.watch.end(self._num_yielded)
 
 
 def _facts_of(epoch: Epoch, length: int | None, seed: Any) -> Facts:

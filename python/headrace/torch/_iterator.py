@@ -21,8 +21,6 @@ from headrace._loader.start import signals
 from headrace._loader.trainer import engine as _engine
 from headrace._loader.trainer import restart_state, start_errors
 from headrace._tensors import extension
-from headrace.sampling._epoch import Epoch
-from headrace.sampling._watch import Watch
 from headrace.torch import (
     _agree,
     _beginning,
@@ -89,20 +87,18 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
     """Iterates over a loader with workers: for one epoch, or for several with persistent workers."""
 
     _is_from_signal = staticmethod(signals.is_from_signal)
-    _watch: Watch | None = None
-    _place: Epoch | None = None
 
     def __init__(self, loader: _torchs.DataLoader[Any]) -> None:
         self._is_iterable = _internals.is_iterable(loader)
         self._beginning = None if self._is_iterable else _beginning.Beginning(loader)
-        self._epoch = _iterable.begin(loader) if self._is_iterable else None
-        with _iterable.generators_kept(loader, self._epoch):
+        self._iterable_epoch = _iterable.begin(loader) if self._is_iterable else None
+        with _iterable.generators_kept(loader, self._iterable_epoch):
             shown = loader if self._beginning is None else self._beginning.shown()
             _internals.called_by_torch(super().__init__, shown)
         if self._beginning is not None:
             self._beginning.iterator_was_made(self)
-        if self._epoch is not None and self._epoch.base_seed is not None:
-            _internals.set_base_seed(self, self._epoch.base_seed)
+        if self._iterable_epoch is not None and self._iterable_epoch.base_seed is not None:
+            _internals.set_base_seed(self, self._iterable_epoch.base_seed)
         extension.use_torch()
         self._batch_size = lookup.attribute(loader, "batch_size")  # fastai's replacement of a loader has none
         self._wait_s = self._timeout if self._timeout > 0 else None  # torch also waits if it is not a number
@@ -146,7 +142,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
 
     def _start(self, loader: Any, is_repaired: bool) -> _engine.Engine:
         self._is_repaired = is_repaired
-        context = loader.multiprocessing_context
+        context, of_iterable = loader.multiprocessing_context, self._iterable_epoch
         return _engine.Engine(
             self,
             workers=self._num_workers,
@@ -160,8 +156,8 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
             ),
             seed=self._seed,
             sample_deaths=_loader_options.blames.get_or_make(loader, restart_state.SampleDeaths),
-            epoch=_per_loader.position_of(loader).number if self._epoch is None else self._epoch.number,
-            places=None if self._epoch is None else self._epoch.places,
+            epoch=_per_loader.position_of(loader).number if of_iterable is None else of_iterable.number,
+            places=None if of_iterable is None else of_iterable.places,
         )
 
     @property
@@ -210,12 +206,13 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         if beginning is not None:
             begun = beginning.epoch(self)
             self.tasks, epoch = begun.tasks, begun.number
-            self._watch = _agree.watch_of(loader, begun)
+            self.watch = _agree.watch_of(loader, begun)
         else:
-            if self._epoch is None or not first_iter:
-                self._epoch = _iterable.begin(loader)
-                self._engine.use_places(self._epoch.places)
-            self.tasks, epoch = _tasks_of_iterable(self._index_sampler, self._sampler_iter), self._epoch.number
+            if self._iterable_epoch is None or not first_iter:
+                self._iterable_epoch = _iterable.begin(loader)
+                self._engine.use_places(self._iterable_epoch.places)
+            self.tasks = _tasks_of_iterable(self._index_sampler, self._sampler_iter)
+            epoch = self._iterable_epoch.number
         if self._pinner is not None:
             self._answered = max(self._answered, self._pinner.drop_all())
         self._ahead.clear()
@@ -229,14 +226,14 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         if begun is not None:
             begun.indices.was_drawn()
             _beginning.warn_of_same_order(loader, begun)
-        if self._watch is not None:
-            self._watch.begin()
-        self._place = begun
+        if self.watch is not None:
+            self.watch.begin()
+        self.epoch = begun
         if beginning is not None and begun is not None:
             beginning.has_begun(begun)
-        if self._epoch is not None:
+        if self._iterable_epoch is not None:
             engine = self._engine
-            _iterable.start(loader, self, self._epoch, lambda: engine.is_over)
+            _iterable.start(loader, self, self._iterable_epoch, lambda: engine.is_over)
 
     def reraise(self, wrapped: Any, note: str) -> NoReturn:
         _reraise(wrapped, note)
@@ -252,11 +249,6 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
     def _next_value(self) -> Any:
         self._engine.warn_of_copies(stacklevel=5)
         value = self._next_answer() if self._pinner is None else self._next_pinned()
-        watch = self._watch  # no function of Python is called for it at each step
-        if watch is not None and watch.show_step is not None:
-            ended = watch.show_step(self._num_yielded + 1)
-            if ended is not None:
-                watch.check_end(self._num_yielded + 1, ended)
         if type(value) is _ExceptionWrapper:  # a dataset or collate_fn returned it, or pinning failed
             self._engine.keeper.fail()
             _reraise(value)
@@ -273,10 +265,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         if status is None:
             if not self._persistent_workers:
                 self._shutdown_workers()
-            if self._place is not None:
-                self._place.has_ended = True
-            if self._watch is not None:
-                self._watch.end(self._num_yielded)
+            self._has_ended()
             raise StopIteration
         return status
 

@@ -19,6 +19,7 @@ struct iterator {
     PyObject_HEAD PyObject *keeper;    /* a Loader, Tasks, or a dict: number of an answer -> value */
     PyObject *loader;                  /* the Loader that gives the answers; NULL with num_workers=0 */
     PyObject *tasks;                   /* the Tasks of this epoch, which count what was returned; NULL: not counted */
+    PyObject *watch;                   /* the Watch that compares the ranks; NULL or None: they are not compared */
     PyObject *task_numbers;            /* if `keeper` is a dict: a dict: number of an answer -> number of its task */
     unsigned long long answered_count; /* values and failures that were returned, in all epochs */
     unsigned long long yielded_count;  /* values of this epoch */
@@ -97,13 +98,49 @@ static bool is_answer(struct iterator *iterator) {
     return is_answer;
 }
 
+/* Shows the other ranks a step. Returns (rank, steps) of one that is at its end with fewer, or None. */
+static PyObject *find_ended(PyObject *watch, PyObject *steps) {
+    PyObject *show = PyObject_GetAttr(watch, core.names.show_step); /* None: nothing is compared in this epoch */
+    if (!show || show == Py_None) return show;
+    PyObject *ended = PyObject_CallOneArg(show, steps);
+    Py_DECREF(show);
+    return ended;
+}
+
+/* Calls watch.check_end, which raises if that rank may not have ended yet. */
+static bool check_end(PyObject *watch, PyObject *steps, PyObject *ended) {
+    PyObject *r = PyObject_CallMethodObjArgs(watch, core.names.check_end, steps, ended, NULL);
+    Py_XDECREF(r);
+    return r != NULL;
+}
+
+/* Shows the other ranks the step that is taken when the next value is returned. Returns false with an exception. */
+static bool show_step(struct iterator *iterator) {
+    if (!iterator->watch || iterator->watch == Py_None) return true;
+    PyObject *watch = Py_NewRef(iterator->watch);
+    PyObject *steps = PyLong_FromUnsignedLongLong(iterator->yielded_count + 1);
+    PyObject *ended = steps ? find_ended(watch, steps) : NULL;
+    bool may_go_on = ended && (ended == Py_None || check_end(watch, steps, ended));
+    Py_XDECREF(ended);
+    Py_XDECREF(steps);
+    Py_DECREF(watch);
+    return may_go_on;
+}
+
+/* Returns the next value, or NULL with an exception. It is made again by the next call, until it is handed on. */
+static PyObject *prepare(struct iterator *iterator) {
+    PyObject *value = PyObject_CallMethodNoArgs((PyObject *)iterator, core.names.prepare);
+    if (value && !show_step(iterator)) Py_CLEAR(value);
+    return value;
+}
+
 static PyObject *iterator_next(PyObject *self) {
     struct iterator *iterator = (struct iterator *)self;
     bool is_shared = iterator->keeper && Py_IS_TYPE(iterator->keeper, &TasksType); /* each thread has its own task */
     if (iterator->is_busy && !is_shared) return loader_refuse_busy();
     if (loader_of(iterator)) *loader_has_failed(loader_of(iterator)) = false;
     iterator->is_busy = true;
-    PyObject *value = PyObject_CallMethodNoArgs(self, core.names.prepare);
+    PyObject *value = prepare(iterator);
     iterator->is_busy = false;
     if (value || is_answer(iterator)) hand_on(iterator);
     iterator->yielded_count += value != NULL;
@@ -114,6 +151,7 @@ static int iterator_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(((struct iterator *)self)->keeper);
     Py_VISIT(((struct iterator *)self)->loader);
     Py_VISIT(((struct iterator *)self)->tasks);
+    Py_VISIT(((struct iterator *)self)->watch);
     Py_VISIT(((struct iterator *)self)->task_numbers);
     return 0;
 }
@@ -122,6 +160,7 @@ static int iterator_clear(PyObject *self) {
     Py_CLEAR(((struct iterator *)self)->keeper);
     Py_CLEAR(((struct iterator *)self)->loader);
     Py_CLEAR(((struct iterator *)self)->tasks);
+    Py_CLEAR(((struct iterator *)self)->watch);
     Py_CLEAR(((struct iterator *)self)->task_numbers);
     return 0;
 }
@@ -136,6 +175,7 @@ static PyMemberDef iterator_members[] = {
     {"_keeper", T_OBJECT, offsetof(struct iterator, keeper), 0, "Keeps the next value until next() has returned it."},
     {"_loader", T_OBJECT, offsetof(struct iterator, loader), 0, "The Loader that gives the answers."},
     {"tasks", T_OBJECT, offsetof(struct iterator, tasks), 0, "The Tasks of this epoch."},
+    {"watch", T_OBJECT, offsetof(struct iterator, watch), 0, "Compares the ranks in this epoch, or None."},
     {"_task_numbers", T_OBJECT, offsetof(struct iterator, task_numbers), 0,
      "The numbers of the tasks of the values in `_keeper`, if that is a dict."},
     {"_answered", T_ULONGLONG, offsetof(struct iterator, answered_count), 0,
