@@ -19,7 +19,7 @@ from headrace._loader.samples.maker import SampleMaker
 from headrace._loader.start.start_state import StartState
 from headrace._loader.trainer import restart_state
 from headrace._loader.worker import diagnostics
-from headrace._loader.worker.batch_maker import DatasetBatchMaker, EndOfData
+from headrace._loader.worker.batch_maker import DatasetBatchMaker
 from headrace._loader.worker.iterable_fetcher import IterableFetcher
 from headrace._loader.worker.library_threads import limit_library_threads
 from headrace._numpy.collate import default_collate
@@ -141,17 +141,10 @@ class BatchMaker(DatasetBatchMaker):
         return fetcher
 
     def fetch(self, task: Any) -> Any:
-        self.notes = None
-        self._made += 1
-        self._raise_failure()
-        if self._is_ended:
-            raise EndOfData
-        if self._state is not None:
-            self._load(self._state)
-        samples = self._fetch_and_note(self._samples, task)
+        samples = self._fetch_and_note(task)
         return samples if self.collate_fn is None or not self.batched else self.collate_fn(samples)
 
-    def _samples(self, task: Any) -> Any:
+    def _fetch(self, task: Any) -> Any:
         if self._maker is None:
             return self._fetcher.fetch(task)
         indices = self._maker.receive(task)
