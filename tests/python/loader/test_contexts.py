@@ -289,3 +289,60 @@ def test_fork_warning_is_filtered_from_environment(tmp_path: pathlib.Path) -> No
         PYTHONWARNINGS="error,ignore::headrace.ForkWarning",
     )
     assert output.strip() == "2"
+
+
+AT_TOP_LEVEL = """
+import headrace
+from loaders import Headrace
+loaders = [kind(range(4), 2, num_workers=1, multiprocessing_context={method!r}) for kind in (Headrace, headrace.Loader)]
+if __name__ == "__main__":
+    print([batch.tolist() for loader in loaders for batch in loader])
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_loader_outside_the_main_guard_works(tmp_path: pathlib.Path, method: str) -> None:
+    """The main module makes the loader outside `if __name__ == "__main__"`."""
+    assert run(tmp_path, AT_TOP_LEVEL.format(method=method)) == f"{[[0, 1], [2, 3]] * 2}\n"
+
+
+SETTLES = """
+import multiprocessing, headrace
+if __name__ == "__main__":
+    loader = headrace.Loader(range(4), num_workers=1, multiprocessing_context="forkserver")
+    multiprocessing.set_start_method("spawn")
+    print(len(list(loader)))
+"""
+
+
+MANY_ARGUMENTS = """
+import sys, headrace
+from headrace._loader.forkserver import client
+sys.argv += [f"data/{number:08}.jpg" for number in range(10_000)]
+if __name__ == "__main__":
+    loader = headrace.Loader(range(4), num_workers=1, multiprocessing_context="forkserver")
+    assert client._current
+    print(len(list(loader)))
+"""
+
+
+WITHOUT_FOLDER = """
+import os, threading, headrace
+os.mkdir("gone")
+os.chdir("gone")
+os.rmdir("../gone")
+for options in {"sampler": [threading.Lock()]}, {"collate_fn": lambda samples: threading.Lock()}:
+    try:
+        list(headrace.Loader(range(4), num_workers=1, multiprocessing_context="fork", **options))
+    except TypeError as error:
+        print("cannot pickle '_thread.lock' object" in str(error))
+"""
+
+
+@pytest.mark.parametrize(
+    "script, expected",
+    [(SETTLES, "4\n"), (MANY_ARGUMENTS, "4\n"), (WITHOUT_FOLDER, "True\nTrue\n")],
+    ids=["start method", "arguments", "folder"],
+)
+def test_a_script_does_what_it_may_with_torch(script: str, expected: str, tmp_path: pathlib.Path) -> None:
+    assert run(tmp_path, script) == expected
