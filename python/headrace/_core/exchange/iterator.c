@@ -8,12 +8,63 @@
  * _core.Iterator: the base of the loaders' iterators. It makes sure that no batch is lost if an exception is raised
  * anywhere in next(), for example by a signal handler.
  *
- *     next() -> _prepare(), in Python: makes the next value and returns it, but keeps it in `_keeper`. It can be
- *                 interrupted anywhere, and starts again in the next call of next().
- *             -> here, where no Python code runs any more: the keeper drops the value, and the value is returned.
+ * next() begins here, and these are its steps in order. A function calls those that are indented more below it, one
+ * after the other. Each step before hand_on can be interrupted: the next call of next() begins at the top again, and a
+ * step that has kept what it made gives the same again. docs/architecture.md says more of that.
  *
- * An exception of _prepare() is returned in the same way if it is the answer itself (see _core.Loader.fail) and no
- * signal handler has raised another one in between.
+ * With workers:
+ *
+ *     iterator_next                      exchange/iterator.c            refuses a second thread
+ *       prepare                          exchange/iterator.c
+ *         _prepare                       torch/_in_process.py           torch's profiler, a warning of a wrong length
+ *           _next_data                   torch/_iterator.py             warns if a StopIteration of the user ended it
+ *             _next_value                torch/_iterator.py             with pin_memory: _next_pinned
+ *         _prepare                       _numpy/iterator.py             headrace.Loader: calls the engine itself
+ *               warn_of_copies           _loader/trainer/engine.py      if batches are copied, because memory is short
+ *               Engine.next              _loader/trainer/engine.py      None: the epoch is over, see below
+ *                 submit_owed            _loader/trainer/engine.py      what is still due from an earlier call
+ *                   loader_submit        exchange/loader.c              until no task is due
+ *                     tasks_draw         exchange/tasks.c               asks the sampler. Kept: indices, by thread
+ *                     pack_task          exchange/loader.c              calls `wrap` (on_bad_sample, rng), pickles
+ *                     hr_loader_submit   src/loader/loader.c            grants the task: it is not due any more
+ *                 _wait                  _loader/trainer/engine.py      replaces a worker that has died, names a stall
+ *                   loader_wait          exchange/loader.c              waits. Kept: the delivery, and one task is due
+ *                 submit_owed            _loader/trainer/engine.py      this task, before the batch is rebuilt
+ *               Engine.answer            _loader/trainer/engine.py
+ *                 loader_answer          exchange/loader.c              rebuilds the batch. Kept: its objects
+ *                 _note_place            _loader/trainer/engine.py      of an iterable dataset, once for an answer
+ *                 _keep_notes            _loader/trainer/engine.py      bad samples, by the number of the answer
+ *                 reraise                _loader/trainer/engine.py      an exception that a worker sent, after py_fail
+ *               _reraise                 torch/_iterator.py             an exception that a dataset has returned
+ *         show_step                      exchange/iterator.c            to other ranks; check_end if one has ended
+ *       hand_on                          exchange/iterator.c            no Python from here on
+ *         tasks_answered                 exchange/tasks.c               a state that is taken now has this batch
+ *         loader_drop                    exchange/loader.c              the keeper drops the value
+ *
+ * At the end of an epoch Engine.next returns None. The workers are ended, unless they persist; _has_ended (of
+ * EpochIterator) tells the other ranks; and _prepare raises StopIteration, each time that it is called.
+ *
+ * With pin_memory the keeper is the dict of Pinner (torch/_pinning.py). _put_ahead gives it each batch that has
+ * arrived, with a number, and drops it from the loader: what is interrupted in between is put again under the same
+ * number.
+ *
+ * With num_workers=0 the keeper is the Tasks, and several threads may be in next(), each with a task of its own:
+ *
+ *     iterator_next                      exchange/iterator.c
+ *       prepare                          exchange/iterator.c
+ *         _prepare                       torch/_in_process.py           then _next_data, in the same file
+ *         _prepare                       _numpy/in_process.py           of headrace.Loader
+ *           _make                        _loader/trainer/in_process.py
+ *             FromSampler.draw           _loader/samples/draw.py        the first time the ranks are compared
+ *               tasks_draw               exchange/tasks.c               Kept: the indices, by thread
+ *             fetch                      _loader/trainer/in_process.py  asks the dataset. What it raises is the answer,
+ *             is_from_signal             _loader/start/signals.py       unless the handler of a signal raised it
+ *         show_step                      exchange/iterator.c
+ *       hand_on                          exchange/iterator.c
+ *         tasks_done                     exchange/tasks.c               the next call draws the next task
+ *
+ * An exception of _prepare is handed on in the same way if it is the answer itself (is_answer: _core.Loader.fail was
+ * called, and no handler of a signal has raised another one since).
  */
 struct iterator {
     PyObject_HEAD PyObject *keeper;    /* a Loader, Tasks, or a dict: number of an answer -> value */
