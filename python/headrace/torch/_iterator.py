@@ -282,7 +282,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
 
     def _is_behind(self) -> bool:
         """Returns True if the last answer is an exception, which is not among the batches ahead."""
-        return self._engine.is_pending and self._ahead[-1].serial != self._engine.serial
+        return self._engine.has_answer and self._ahead[-1].serial != self._engine.serial
 
     def _look_ahead(self) -> None:
         """Gives the batches that have arrived to the pinning thread, which works while the consumer does. Stops at an
