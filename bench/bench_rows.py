@@ -25,7 +25,7 @@ Batches = Callable[[], Iterator[Any]]
 
 
 def each_us(batches: Batches, workers: int) -> float:
-    """Returns the time of a batch in the middle of an epoch. As in a loop, a batch is kept until the next one is there."""
+    """Returns the time of a batch in the middle of an epoch. As in a loop, a batch is kept until the next one came."""
     iterator = batches()
     for _ in range(8):
         batch = next(iterator)

@@ -3,14 +3,14 @@
 
 Each file of the product has an opening comment, from which tools/list_files.py makes the list of files. In the
 documents, a path in backticks is a file or a folder of the tree (in code: a path from the root, with or without
-backticks), a name next to the path of a file is in that file, a link leads to a file and a heading that exist, the
-Makefile has the targets that are named, and the layers of docs/architecture.md are those that tools/check_layers.py
-proves. `make check` calls it as `docs`.
+backticks), a name next to the path of a file is in that file (in comments of C: in the rows of a picture), a link leads
+to a file and a heading that exist, the Makefile has the targets that are named, and the layers of docs/architecture.md
+are those that tools/check_layers.py proves. `make check` calls it as `docs`.
 """
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from check_layers import ROWS
@@ -29,6 +29,7 @@ SUFFIXES = r"c|h|py|pyi|md|svg|sh|build|toml"
 _FILE = rf"[\w.-]*\w(?:/[\w.-]+)*\.(?:{SUFFIXES})"
 _PATH = re.compile(rf"`((?:{_FILE})|\w[\w.-]*(?:/[\w.-]+)*/)`")
 _NAME = rf"(?!{_FILE}`)[A-Za-z_]\w+(?:\.\w+)*"
+_IN_COMMENT = re.compile(rf"^ \* +(?P<names>{_NAME}) {{3,}}(?P<file>{_FILE})(?=\s)", re.MULTILINE)  # a row of a picture
 _NEXT_TO = (
     re.compile(rf"`(?P<file>{_FILE})`: (?P<names>`{_NAME}`(?:, `{_NAME}`)*)(?= (?!\()|[,;.)]|$)", re.MULTILINE),
     re.compile(rf"(?P<names>`{_NAME}`) \(`(?P<file>{_FILE})`[,)]"),
@@ -90,8 +91,8 @@ def judge_paths(names: list[str], tree: Tree) -> Iterator[str]:
             yield f"`{name}` is no file or folder"
 
 
-def judge_names(text: str, tree: Tree) -> Iterator[str]:
-    for found in (found for pattern in _NEXT_TO for found in pattern.finditer(text)):
+def judge_names(text: str, tree: Tree, patterns: Iterable[re.Pattern[str]] = _NEXT_TO) -> Iterator[str]:
+    for found in (found for pattern in patterns for found in pattern.finditer(text)):
         body = tree.read(found["file"])
         for name in re.findall(_NAME, found["names"]):
             if body and not re.search(rf"\b{re.escape(name.rpartition('.')[2])}\b", body):
@@ -148,7 +149,9 @@ def check(root: Path) -> list[str]:
     found += [(paper, complaint) for paper in list_papers(root) for complaint in judge_paper(root, paper, tree)]
     for path, text in tree.code.items():
         if not path.relative_to(root).as_posix().startswith(NOT_READ):
-            found += [(path, complaint) for complaint in judge_paths(_ROOTED.findall(text), tree)]
+            names = [*_ROOTED.findall(text), *(one["file"] for one in _IN_COMMENT.finditer(text))]
+            found += [(path, complaint) for complaint in judge_paths(names, tree)]
+            found += [(path, complaint) for complaint in judge_names(text, tree, [_IN_COMMENT])]
     return [f"{path.relative_to(root).as_posix()}: {complaint}" for path, complaint in found]
 
 

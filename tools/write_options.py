@@ -27,7 +27,7 @@ def describe(row: Option) -> str:
     """Returns the texts of an option in one line."""
     text = row.text
     text = f"{text[0].upper()}{text[1:]}"
-    extra = [f"In `{face}`: {more}" for face, more in (("DataLoader", row.torch), ("Loader", row.numpy)) if more]
+    extra = [f"In `{package}`: {more}" for package, more in (("DataLoader", row.torch), ("Loader", row.numpy)) if more]
     return " ".join(" ".join([text, *extra]).split()).replace("|", "\\|")
 
 

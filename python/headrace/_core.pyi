@@ -108,7 +108,7 @@ class Loader:
     def fail(self) -> None: ...
     def drop(self) -> None: ...
     @property
-    def is_pending(self) -> bool: ...
+    def has_answer(self) -> bool: ...
     @property
     def owed(self) -> int: ...
     @property
@@ -172,9 +172,10 @@ class Tasks:
 
 @disjoint_base
 class Iterator:
-    _source: Any
+    _keeper: Any
     _loader: Any
     tasks: Any
+    watch: Any
     _task_numbers: Any
     _answered: int
     _num_yielded: int
@@ -290,6 +291,8 @@ class Rows:
     def into(self, arrays: tuple[Any, ...], threads: int, /) -> Any: ...
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]: ...
+    @property
+    def has_tensors(self) -> bool: ...
     @property
     def dtypes(self) -> tuple[str, ...]: ...
 

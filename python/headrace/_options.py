@@ -366,21 +366,21 @@ for _name, _default in DEFAULTS.items():
 Options.arena_limit = ArenaLimit()  # type: ignore[assignment]
 
 
-def documented(face: str) -> Callable[[_Class], _Class]:
+def documented(package: str) -> Callable[[_Class], _Class]:
     """Decorates a loader class: replaces the line `{options}` of its docstring by a paragraph for each option.
-    `face`: "torch" or "numpy", which chooses the texts."""
+    `package`: "torch" or "numpy", which chooses the texts."""
 
     def document(loader: _Class) -> _Class:
         if loader.__doc__ is not None:  # python -OO drops docstrings
-            loader.__doc__ = loader.__doc__.replace("{options}", "\n        ".join(_paragraphs(face)))
+            loader.__doc__ = loader.__doc__.replace("{options}", "\n        ".join(_paragraphs(package)))
         return loader
 
     return document
 
 
-def _paragraphs(face: str) -> list[str]:
+def _paragraphs(package: str) -> list[str]:
     """Returns the paragraphs of a docstring; their lines after the first are indented once more."""
-    texts = {name: f"{row.text}\n{getattr(row, face)}".strip().splitlines() for name, row in TABLE.items()}
+    texts = {name: f"{row.text}\n{getattr(row, package)}".strip().splitlines() for name, row in TABLE.items()}
     return [f"{name}: " + "\n            ".join(map(str.strip, lines)) for name, lines in texts.items()]
 
 

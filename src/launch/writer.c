@@ -144,7 +144,7 @@ bool hr__writer_add(struct hr__writer *writer, uint8_t target, const struct hr__
     return !is_dropped;
 }
 
-static size_t pending(struct hr__writer *writer) {
+static size_t unwritten(struct hr__writer *writer) {
     pthread_mutex_lock(&writer->mutex);
     size_t bytes = writer->queue.length + writer->written_left;
     pthread_mutex_unlock(&writer->mutex);
@@ -152,13 +152,13 @@ static size_t pending(struct hr__writer *writer) {
 }
 
 bool hr__writer_is_full(struct hr__writer *writer) {
-    bool is_full = pending(writer) >= HR__WRITER_MOST_BYTES;
+    bool is_full = unwritten(writer) >= HR__WRITER_MOST_BYTES;
     if (is_full) writer->full_ns = hr__now_ns();
     return is_full;
 }
 
 static bool is_empty(struct hr__writer *writer) {
-    return pending(writer) == 0;
+    return unwritten(writer) == 0;
 }
 
 static bool is_given_up(struct hr__writer *writer) {

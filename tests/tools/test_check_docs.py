@@ -53,6 +53,8 @@ BAD = [
     ("docs/architecture.md", "Read `hr__today`." + LAYERS, "`hr__today` is nowhere in the code"),
     ("CONTRIBUTING.md", "Run tests/python/gone.", "`tests/python/gone` is no file or folder"),
     ("src/os/event.c", f"/* {SPDX} */\n/* See docs/gone.md. */\n", "`docs/gone.md` is no file or folder"),
+    ("src/os/event.c", f"/* {SPDX} */\n/*\n * Steps:\n *   now   os/gone.c\n */\n", "`os/gone.c` is no file or folder"),
+    ("src/os/event.c", f"/* {SPDX} */\n/*\n * Steps:\n *   now   os/clock.c\n */\n", "`now` is not in `os/clock.c`"),
     ("README.md", "Run `make tea` first.", "the Makefile has no target tea"),
     ("README.md", "```sh\nmake tea   # hot\n```", "the Makefile has no target tea"),
     ("Makefile", "test:\n\tpytest tests/gone\n", "`tests/gone` is no file or folder"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""headrace.cache: named data that is built once per machine and mapped by all jobs. This is its public face."""
+"""headrace.cache: named data that is built once per machine and mapped by all jobs. This is its public interface."""
 
 from __future__ import annotations
 

@@ -138,6 +138,8 @@ static int intern_names(void) {
     core.names.storage_offset = PyUnicode_InternFromString("storage_offset");
     core.names.prepare = PyUnicode_InternFromString("_prepare");
     core.names.is_from_signal = PyUnicode_InternFromString("_is_from_signal");
+    core.names.show_step = PyUnicode_InternFromString("show_step");
+    core.names.check_end = PyUnicode_InternFromString("check_end");
     return PyErr_Occurred() ? -1 : 0;
 }
 

@@ -15,11 +15,12 @@ from typing import Any
 from headrace import _core, _options
 from headrace._base import raising
 from headrace._loader.samples import dataset_epochs, prepared
+from headrace._loader.samples import rows as sample_rows
 from headrace._loader.samples.maker import SampleMaker
 from headrace._loader.start.start_state import StartState
 from headrace._loader.trainer import restart_state
 from headrace._loader.worker import diagnostics
-from headrace._loader.worker.batch_maker import DatasetBatchMaker, EndOfData
+from headrace._loader.worker.batch_maker import DatasetBatchMaker
 from headrace._loader.worker.iterable_fetcher import IterableFetcher
 from headrace._loader.worker.library_threads import limit_library_threads
 from headrace._numpy.collate import default_collate
@@ -135,26 +136,23 @@ class BatchMaker(DatasetBatchMaker):
 
     def _new_fetcher(self) -> Any:
         if not self.is_iterable:
+            self._gatherer = sample_rows.gatherer_of_source(self.dataset) if self.collates_in_c else None
             return Fetcher(self.dataset, self.batched)
         fetcher = IterableFetcher(self.dataset, self.batched, self.drop_last, self.policy, self.worker)
         self._take_bad = fetcher.take_bad
         return fetcher
 
     def fetch(self, task: Any) -> Any:
-        self.notes = None
-        self._made += 1
-        self._raise_failure()
-        if self._is_ended:
-            raise EndOfData
-        if self._state is not None:
-            self._load(self._state)
-        samples = self._fetch_and_note(self._samples, task)
+        samples = self._fetch_and_note(task)
         return samples if self.collate_fn is None or not self.batched else self.collate_fn(samples)
 
-    def _samples(self, task: Any) -> Any:
+    def _fetch(self, task: Any) -> Any:
         if self._maker is None:
             return self._fetcher.fetch(task)
         indices = self._maker.receive(task)
+        rows = None if self._maker.has_bans else self._gather(indices)
+        if rows is not None:
+            return rows
         if self._maker.makes(indices, self.batched):
             return self._maker.make(indices) if self.batched else self._maker.make_one(indices)
         return self._fetcher.fetch(self._port.noting(indices) if self.batched else indices)

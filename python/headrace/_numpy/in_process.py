@@ -9,22 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import _core, _options
 from headrace._loader.samples import draw, prepared
+from headrace._loader.samples.rows import Gatherer
 from headrace._loader.trainer import in_process
 from headrace._numpy.batch_maker import Fetcher
-from headrace.sampling._epoch import Epoch
-from headrace.sampling._watch import Watch
+from headrace.sampling._watch import EpochIterator
 
 if TYPE_CHECKING:
     from headrace._numpy.loader import Loader
 
 
-class InProcessIterator(in_process.InProcessIterator):
+class InProcessIterator(EpochIterator, in_process.InProcessIterator):
     """Iterates over one epoch of a Loader with num_workers=0. was_drawn: is called after the first indices of a
     map-style dataset were drawn. was_made: is called after each batch. count_draws: see refill.wrap_of."""
 
     is_over = False
-    epoch: Epoch | None = None  # of a map-style dataset
-    watch: Watch | None = None
     was_made: Callable[[Any], None] | None = None
 
     def __init__(
@@ -51,6 +49,7 @@ class InProcessIterator(in_process.InProcessIterator):
             prepared.begin(dataset, True)
             fetcher = Fetcher(dataset, self._is_batched)
             self._fetch = functools.partial(_fetch_and_collate, fetcher, self._collate)
+            gatherer = loader._gatherer()
             if policy.is_per_sample:
                 samples = in_process.InProcessSamples(
                     dataset,
@@ -64,7 +63,9 @@ class InProcessIterator(in_process.InProcessIterator):
                     count_draws,
                 )
                 self._here, self._fetch = samples.here, samples.fetch
-        self._source = self._from.tasks
+            if gatherer is not None:
+                self._fetch = functools.partial(_gather, gatherer, self._fetch)
+        self._keeper = self._from.tasks
         if self._here is not None:
             loader._engine = self._here
 
@@ -73,23 +74,27 @@ class InProcessIterator(in_process.InProcessIterator):
             data = self._make(self._from, self._fetch)
         except StopIteration:
             self.is_over = True
-            if self.epoch is not None:
-                self.epoch.has_ended = True
-            if self.watch is not None:
-                self.watch.end(self._num_yielded)
+            self._has_ended()
             raise
         if self.was_made is not None:
             self.was_made(data)
-        watch = self.watch  # no function of Python is called for it at each step
-        if watch is not None and watch.show_step is not None:
-            ended = watch.show_step(self._num_yielded + 1)
-            if ended is not None:
-                watch.check_end(self._num_yielded + 1, ended)
         return data
 
 
 def _fetch_and_collate(fetcher: Fetcher, collate: Callable[[Any], Any], indices: Any) -> Any:
     return collate(fetcher.fetch(indices))
+
+
+def _gather(gatherer: Gatherer, fetch: Callable[[Any], Any], indices: Any) -> Any:
+    """Returns the batch of these indices. fetch: makes a batch whose rows cannot be gathered."""
+    rows = gatherer.rows(indices)
+    if rows is None or rows.has_tensors:
+        return fetch(indices)
+    import numpy as np
+
+    arrays = [np.empty(shape, dtype) for shape, dtype in zip(rows.shapes, rows.dtypes, strict=True)]
+    batch = rows.into(tuple(arrays), 1)
+    return fetch(indices) if batch is None else batch
 
 
 def _as_is(samples: Any) -> Any:

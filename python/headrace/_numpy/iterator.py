@@ -18,19 +18,16 @@ from headrace._loader.trainer import restart_state, start_errors
 from headrace._loader.trainer.worker_positions import WorkerPositions
 from headrace._numpy.batch_maker import BatchMaker
 from headrace._numpy.worker_error import reraise
-from headrace.sampling._epoch import Epoch
-from headrace.sampling._watch import Watch
+from headrace.sampling._watch import EpochIterator
 
 if TYPE_CHECKING:
     from headrace._numpy.loader import Loader
 
 
-class WorkerIterator(_core.Iterator):
+class WorkerIterator(EpochIterator, _core.Iterator):
     """Iterates over a Loader with workers: for one epoch, or for several with persistent workers."""
 
     _is_from_signal = staticmethod(signals.is_from_signal)
-    epoch: Epoch | None = None  # of a map-style dataset
-    watch: Watch | None = None
 
     def __init__(self, loader: Loader, epoch: int, places: WorkerPositions | None) -> None:
         self._places = places
@@ -62,7 +59,7 @@ class WorkerIterator(_core.Iterator):
         method = start_errors.start_method_of(loader.multiprocessing_context)
         start = functools.partial(self._start, loader, policy, epoch)
         self._engine = loader._engine = start_errors.started(start, parts, method, policy.repair)
-        self._source = self._loader = self._engine.source
+        self._keeper = self._loader = self._engine.keeper
 
     def _start(self, loader: Loader, policy: _options.Policy, epoch: int, is_repaired: bool) -> _engine.Engine:
         self._is_repaired = is_repaired
@@ -131,20 +128,11 @@ class WorkerIterator(_core.Iterator):
         except _engine.Timeout:
             self._raise_timeout()
         if status is None:
-            if self.epoch is not None:
-                self.epoch.has_ended = True
             if not self._keep_workers:
                 self._engine.close()
-            if self.watch is not None:
-                self.watch.end(self._num_yielded)
+            self._has_ended()
             raise StopIteration
-        value = self._engine.answer(self, status, self._batch_size)
-        watch = self.watch  # no function of Python is called for it at each step
-        if watch is not None and watch.show_step is not None:
-            ended = watch.show_step(self._num_yielded + 1)
-            if ended is not None:
-                watch.check_end(self._num_yielded + 1, ended)
-        return value
+        return self._engine.answer(self, status, self._batch_size)
 
     def report(self) -> dict[str, Any]:
         """Returns counters: see headrace.Loader.report."""

@@ -12,7 +12,9 @@ from typing import Any
 
 from headrace import _core, _options
 from headrace._base import lookup
+from headrace._base.warn import warn_user
 from headrace._loader.forkserver import client, context
+from headrace._loader.samples import rows as sample_rows
 from headrace._loader.start import contexts
 from headrace._loader.trainer import engine as _engine
 from headrace._loader.trainer import in_process, restart_state
@@ -21,13 +23,13 @@ from headrace._loader.trainer.worker_positions import WorkerPositions
 from headrace._numpy.collate import default_collate
 from headrace._numpy.in_process import InProcessIterator
 from headrace._numpy.iterator import WorkerIterator
-from headrace._numpy.position import AsLoader, Position
+from headrace._numpy.position import AsPositionOwner, Position
 from headrace._options import Options
 from headrace._ranks import callers
 from headrace.sampling import _state
 from headrace.sampling._epoch import Last
+from headrace.sampling._epoch_indices import count_batches
 from headrace.sampling._plan import Plan
-from headrace.sampling._source import count_batches
 from headrace.sampling._windows import Begun, Windows
 
 _PRELOAD = ["numpy.random", "headrace._numpy.batch_maker"]
@@ -121,6 +123,7 @@ class Loader(Options):
         self.in_order = in_order
         self._is_iterable = _options.is_iterable_only(dataset)
         self._iterator: WorkerIterator | None = None
+        self._has_told = False  # that its cache is left out
         self._cached: Any = None  # the CachedSamples of the option cache
         self._engine: _engine.Engine | in_process.InProcessEpoch | None = None  # the newest iterator has it
         self._blame = restart_state.SampleDeaths()
@@ -207,7 +210,7 @@ class Loader(Options):
         """Sets the number of the next epoch. The order and the workers' random numbers depend on it and on `seed`.
         Passes it on to the sampler, the batch sampler and the dataset, if they have set_epoch. Raises TypeError or
         ValueError if it is not a number of an epoch."""
-        self._position.set_epoch(AsLoader(self), _options.check_count("epoch", epoch))
+        self._position.set_epoch(AsPositionOwner(self), _options.check_count("epoch", epoch))
 
     def state_dict(self) -> dict[str, str]:
         """Returns how far this loader is: after the batches that were delivered, or at the next epoch's beginning after
@@ -234,7 +237,7 @@ class Loader(Options):
 
     def skip(self, steps: int) -> None:
         """Lets the next iter() begin `steps` batches later, without making them. Raises TypeError and ValueError."""
-        self._position.skip(AsLoader(self), _options.check_count("steps", steps))
+        self._position.skip(AsPositionOwner(self), _options.check_count("steps", steps))
 
     @property
     def last(self) -> Last | None:
@@ -249,14 +252,14 @@ class Loader(Options):
     @property
     def steps_left(self) -> int | None:
         """How many batches the epoch has left, or None if that is not known."""
-        return self._position.steps_left(AsLoader(self))
+        return self._position.steps_left(AsPositionOwner(self))
 
     def __len__(self) -> int:
         """Returns the number of batches of an epoch. If it is continued with another number of ranks or batch size:
         the batches that were done before, and those that are left. Raises TypeError if the dataset has no length."""
         if self._position.windows is not None:
             return self._position.windows.steps
-        return self._position.length(AsLoader(self), self._count_batches())
+        return self._position.length(AsPositionOwner(self), self._count_batches())
 
     def _count_batches(self) -> int:
         if self.batch_sampler is not None:
@@ -293,12 +296,12 @@ class Loader(Options):
         over = iterator if self.num_workers == 0 else iterator._engine
         epoch.tasks, epoch.is_over = tasks, functools.partial(getattr, over, "is_over")
         if self.num_workers == 0:
-            epoch.tasks, iterator.was_made = iterator._source, epoch.made_in_process
+            epoch.tasks, iterator.was_made = iterator._keeper, epoch.made_in_process
         epoch.load_into_iterator()
         epoch.warn_of_drop()
         for _ in range(epoch.to_drop):
             next(iterator)
-        self._position.has_begun(epoch, epoch.number, self._position.pending)
+        self._position.has_begun(epoch, epoch.number, self._position.next_start)
         return iterator
 
     def _iterate(
@@ -326,11 +329,22 @@ class Loader(Options):
         """Returns the dataset, with a cache of its samples if the options ask for that."""
         if policy.cache is None:
             return self.dataset
+        gatherer = self._gatherer()
+        if gatherer is not None:
+            if not self._has_told:
+                self._has_told = True
+                warn_user(sample_rows.explain_no_cache(gatherer))
+            return self.dataset
         if self._cached is None:
             from headrace._cache.samples import for_loader  # imported only if it is needed
 
             self._cached = for_loader(self.dataset, policy.cache)
         return self._cached
+
+    def _gatherer(self) -> sample_rows.Gatherer | None:
+        """Returns what gathers the batches in C, if the dataset is a source and the batches are those of
+        default_collate."""
+        return sample_rows.gatherer_of_source(self.dataset) if self._batched and self.collate_fn is None else None
 
     def report(self) -> dict[str, Any]:
         """Returns counters of the newest iterator. After its end they keep their last values.
@@ -357,14 +371,16 @@ class Loader(Options):
         this is, what says so, and how it is compared with the others.
 
         With num_workers=0 there is a report only with cache or rows, or if `rng`, `on_bad_sample` or `retries` makes
-        samples one by one. It has `seed`, `workers`, `batches`, `skipped`, `bad_samples` and `retried`. Raises RuntimeError if
-        there is no report, and before the first iteration."""
+        samples one by one. It has `seed`, `workers`, `batches`, `skipped`, `bad_samples` and `retried`. Raises
+        RuntimeError if there is no report, and before the first iteration."""
         cache = {} if self._cached is None else {"cache": self._cached.report()}
-        if self._engine is None and not cache:
+        gatherer = self._gatherer()
+        rows = {} if gatherer is None else {"rows": gatherer.name}
+        if self._engine is None and not cache and not rows:
             raise RuntimeError(_engine.NO_REPORT)
         text = self._position.describe_ranks(self.batch_sampler)
         ranks = {"ranks": text} if text else {}
-        return {**(self._engine.report() if self._engine is not None else {}), **cache, **ranks}
+        return {**(self._engine.report() if self._engine is not None else {}), **cache, **rows, **ranks}
 
     def __getstate__(self) -> dict[str, Any]:
         fresh: dict[str, Any] = {"_iterator": None, "_engine": None, "_blame": restart_state.SampleDeaths()}
@@ -383,7 +399,7 @@ class Loader(Options):
         return "headrace" if contexts.is_headrace(context) else context.get_start_method()
 
 
-class _Passes(AsLoader):
+class _Passes(AsPositionOwner):
     """The passes of a loader with steps_per_epoch; see headrace.sampling._windows."""
 
     def begin(self, number: int) -> Begun:

@@ -11,25 +11,25 @@ from headrace._base import lookup
 from headrace._loader.trainer.iterable_epoch import IterableEpoch
 from headrace._ranks import callers, where
 from headrace._ranks.agreement import Agreement
-from headrace.sampling import _exact, _iterable, _pending, _sampler_state, _state, _windows
+from headrace.sampling import _exact, _iterable, _next_start, _sampler_state, _state, _windows
 from headrace.sampling._epoch import Epoch, warn_of_same_order
-from headrace.sampling._known import ShuffledSource, order_source, range_source
-from headrace.sampling._order import Order
-from headrace.sampling._pending import Pending
-from headrace.sampling._plan import Plan
-from headrace.sampling._plan_source import PlanSource
-from headrace.sampling._position import EpochPosition
-from headrace.sampling._sampler_parts import SamplerParts, describe_lawless
-from headrace.sampling._source import (
+from headrace.sampling._epoch_indices import (
     REPLAY,
     Drawn,
-    Source,
+    EpochIndices,
     begun,
     check_division,
     describe_other_length,
     hash_of,
     warn_of_other_epoch,
 )
+from headrace.sampling._known import ShuffledIndices, order_indices, range_indices
+from headrace.sampling._next_start import NextStart
+from headrace.sampling._order import Order
+from headrace.sampling._plan import Plan
+from headrace.sampling._plan_indices import PlanIndices
+from headrace.sampling._position import EpochPosition
+from headrace.sampling._sampler_parts import SamplerParts, describe_lawless
 from headrace.sampling._state import State, StateError
 from headrace.sampling._watch import Watch
 
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
     from headrace._numpy.loader import Loader
 
 
-class SamplerSource(Source):
+class SamplerIndices(EpochIndices):
     """A sampler of the user's. It is put back to the epoch's beginning by the states of its generators, and by its own
     state_dict and load_state_dict, if it has them."""
 
     _parts: SamplerParts | None = None  # at the beginning of the epoch
     _parts_before: SamplerParts | None = None  # at that of the epoch before
 
-    def follows(self, before: Source) -> None:
-        if isinstance(before, SamplerSource):
+    def follows(self, before: EpochIndices) -> None:
+        if isinstance(before, SamplerIndices):
             self._parts_before = before._parts
 
     def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
@@ -90,33 +90,33 @@ class SamplerSource(Source):
         return {**changed, **({} if state is None else {"sampler": state})}
 
 
-def source_of(loader: Loader) -> Source:
-    """Returns the source of a loader's indices for its next epoch. Raises ValueError for the part of one rank in which
+def indices_of(loader: Loader) -> EpochIndices:
+    """Returns the indices of a loader's next epoch. Raises ValueError for the part of one rank in which
     a repeat cannot be told from other samples."""
-    source = _source_of(loader)
-    source.is_batched = loader._batched
-    source.counts_draws = loader.rng == "sample"
-    return source
+    indices = _indices_of(loader)
+    indices.is_batched = loader._batched
+    indices.counts_draws = loader.rng == "sample"
+    return indices
 
 
-def _source_of(loader: Loader) -> Source:
+def _indices_of(loader: Loader) -> EpochIndices:
     sampler, batch_size = loader.sampler, loader.batch_size or 0
     if type(loader.batch_sampler) is Plan:
-        return PlanSource(loader.batch_sampler)
+        return PlanIndices(loader.batch_sampler)
     for one in (sampler, loader.batch_sampler):
         _exact.check(loader, [one, lookup.attribute(one, "sampler")], "use headrace.torch.DataLoader")
     if loader.batch_sampler is not None:
-        return SamplerSource(loader.batch_sampler, type(loader.batch_sampler).__name__, _size_of(loader.dataset))
+        return SamplerIndices(loader.batch_sampler, type(loader.batch_sampler).__name__, _size_of(loader.dataset))
     if sampler is None:
         n = len(loader.dataset)
         if loader.shuffle:
-            return ShuffledSource(n, loader.seed, loader._position.number, batch_size, loader.drop_last)
-        return range_source("shuffle=False", n, batch_size, loader.drop_last)
+            return ShuffledIndices(n, loader.seed, loader._position.number, batch_size, loader.drop_last)
+        return range_indices("shuffle=False", n, batch_size, loader.drop_last)
     if type(sampler) is Order:
-        return order_source(sampler, batch_size, loader.drop_last)
+        return order_indices(sampler, batch_size, loader.drop_last)
     if type(sampler) is range and sampler == range(len(sampler)):
-        return range_source("range", len(sampler), batch_size, loader.drop_last)
-    return SamplerSource(sampler, type(sampler).__name__, _size_of(loader.dataset), batch_size, loader.drop_last)
+        return range_indices("range", len(sampler), batch_size, loader.drop_last)
+    return SamplerIndices(sampler, type(sampler).__name__, _size_of(loader.dataset), batch_size, loader.drop_last)
 
 
 def _size_of(dataset: Any) -> int | None:
@@ -130,11 +130,11 @@ class Position(EpochPosition):
 
     def state(self, loader: Loader) -> State:
         """Returns the state after the batches that were delivered."""
-        pending = self.pending
-        if pending is None and self.progress is not None:
+        start = self.next_start
+        if start is None and self.progress is not None:
             state = self.progress.state(self.held_back(loader.held_back))
         else:
-            state = state_to_begin(loader, pending or Pending(None))
+            state = state_to_begin(loader, start or NextStart(None))
         state.seeds = {**state.seeds, "loader": loader.seed}
         return state if self.windows is None else self.windows.add_to(state, is_left=False)
 
@@ -164,36 +164,36 @@ class Position(EpochPosition):
 
     def begin_iterable(self, loader: Loader) -> IterableEpoch:
         """Begins the next epoch of a loader with an iterable dataset, or continues one."""
-        workers, pending = loader.num_workers, self.pending
+        workers, start = loader.num_workers, self.next_start
         if self.initial is not None:
             loader.dataset.load_state_dict(pickle.loads(self.initial))
-        number = self.number_of_next(pending)
-        epoch = IterableEpoch(loader.dataset, workers, where.rank_or_zero(), number, pending, loader.held_back)
+        number = self.number_of_next(start)
+        epoch = IterableEpoch(loader.dataset, workers, where.rank_or_zero(), number, start, loader.held_back)
         self.initial = None if workers else epoch.load_in_process()
         return epoch
 
     def begin(self, loader: Loader) -> Epoch:
         """Begins the loader's next epoch, or continues one. Raises StateError if the order has changed."""
-        pending = self.pending
-        state = None if pending is None else pending.state
+        start = self.next_start
+        state = None if start is None else start.state
         if state is not None:
             self.number = state.epoch
-        source = source_of(loader)
+        indices = indices_of(loader)
         if state is not None and state.steps:
-            source.check_order(state)
-            if state.order["n"] != source.order["n"]:
-                source = source.with_size(state.order["n"])
-            check_division(state, source)
-        if pending is not None and pending.skipped:
-            state = _pending.skipped(state or _fresh(loader, source), pending.skipped, source)
+            indices.check_order(state)
+            if state.order["n"] != indices.order["n"]:
+                indices = indices.with_size(state.order["n"])
+            check_division(state, indices)
+        if start is not None and start.skipped:
+            state = _next_start.skipped(state or _fresh(loader, indices), start.skipped, indices)
         before = self.progress
         if isinstance(before, Epoch):
-            source.follows(before.source)
-        epoch = self._begun(loader, source, state)
+            indices.follows(before.indices)
+        epoch = self._begun(loader, indices, state)
         if isinstance(before, Epoch) and before.steps_left() == 0:
-            epoch.order_before = dict(before.source.order)
-        if pending is not None:
-            pending.begun = epoch
+            epoch.order_before = dict(before.indices.order)
+        if start is not None:
+            start.begun = epoch
         self.progress = epoch
         return epoch
 
@@ -226,17 +226,17 @@ class Position(EpochPosition):
         if watch is not None:
             watch.begin()
 
-    def _begun(self, loader: Loader, source: Source, state: State | None) -> Epoch:
+    def _begun(self, loader: Loader, indices: EpochIndices, state: State | None) -> Epoch:
         try:
-            return Epoch(source, self.number, state)
+            return Epoch(indices, self.number, state)
         except StateError:
             if loader.on_changed != "next_epoch":
                 raise
         self.number += 1
-        return Epoch(source_of(loader), self.number)
+        return Epoch(indices_of(loader), self.number)
 
 
-class AsLoader:
+class AsPositionOwner:
     """A headrace.Loader as its position sees it."""
 
     def __init__(self, loader: Loader) -> None:
@@ -247,13 +247,13 @@ class AsLoader:
         """True if the dataset gives no samples by index."""
         return self._loader._is_iterable
 
-    def source(self) -> tuple[Source, int]:
-        """Returns the source of the indices. No sampler here leaves steps out."""
-        return source_of(self._loader), 0
+    def indices(self) -> tuple[EpochIndices, int]:
+        """Returns the indices of the next epoch. No sampler here leaves steps out."""
+        return indices_of(self._loader), 0
 
-    def state_to_begin(self, pending: Pending) -> State:
+    def state_to_begin(self, start: NextStart) -> State:
         """Returns the state before the next iterator."""
-        return state_to_begin(self._loader, pending)
+        return state_to_begin(self._loader, start)
 
     def set_parts(self, epoch: int) -> None:
         """Sets the samplers and the dataset to an epoch, if they have set_epoch."""
@@ -267,23 +267,23 @@ class AsLoader:
         self._loader.load_state_dict(self._loader.state_dict())
 
 
-def state_to_begin(loader: Loader, pending: Pending) -> State:
-    """Returns the state before the next iterator, which continues `pending`."""
+def state_to_begin(loader: Loader, start: NextStart) -> State:
+    """Returns the state before the next iterator, which continues `start`."""
     if loader._is_iterable:
         order = _iterable.order_of(loader.dataset, loader.num_workers)
-        return pending.state or _iterable.state_at_start(loader._position.number, order, where.rank_or_zero())
-    source = source_of(loader)
-    state = pending.state or _fresh(loader, source)
-    return _pending.skipped(state, pending.skipped, source) if pending.skipped else state
+        return start.state or _iterable.state_at_start(loader._position.number, order, where.rank_or_zero())
+    indices = indices_of(loader)
+    state = start.state or _fresh(loader, indices)
+    return _next_start.skipped(state, start.skipped, indices) if start.skipped else state
 
 
-def _fresh(loader: Loader, source: Source) -> State:
-    return State(loader._position.number, 0, 0, source.order, [source.segment], seeds=source.start_seeds())
+def _fresh(loader: Loader, indices: EpochIndices) -> State:
+    return State(loader._position.number, 0, 0, indices.order, [indices.segment], seeds=indices.start_seeds())
 
 
 def _fitting(loader: Loader, state: State) -> State:
     if not loader._is_iterable:
-        return _pending.fitting(state, source_of(loader), loader.on_changed)
+        return _next_start.fitting(state, indices_of(loader), loader.on_changed)
     state = _iterable.fitting(state, loader.dataset, loader.num_workers, where.rank_or_zero())
     if "epoch" in state.order:
         loader.dataset.set_epoch(state.order["epoch"])

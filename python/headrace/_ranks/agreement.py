@@ -166,9 +166,8 @@ class Agreement:
 
     @property
     def show_step(self) -> Callable[[int], tuple[int, int] | None] | None:
-        """A function that is to be called with the number of batches that were taken in this process. If it does not
-        return None, call check_end. It is written in C, because it is called at each step. None: nothing is
-        compared."""
+        """A function that _core.Iterator calls at each step, with the number of batches that were taken in this
+        process. If it does not return None, check_end is called. None: nothing is compared."""
         return None if self._entry is None else self._entry.step
 
     def end(self, steps: int) -> None:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol
 from headrace._base.warn import warn_user
 from headrace._loader.samples.names import samples_of
 from headrace.sampling._draws import DrawCounts
+from headrace.sampling._epoch_indices import REPLAY, Drawn, EpochIndices, describe_change, hash_of
 from headrace.sampling._sampler_state import CHANGED
-from headrace.sampling._source import REPLAY, Drawn, Source, describe_change, hash_of
 from headrace.sampling._state import Segment, State, StateError
 
 try:
@@ -82,12 +82,12 @@ class Epoch:
 
     def __init__(
         self,
-        source: Source,
+        indices: EpochIndices,
         number: int,
         state: State | None = None,
         new_tasks: Callable[[Drawn], Any] = core_tasks,
     ) -> None:
-        self.source = source
+        self.indices = indices
         self.number = number
         self._new_tasks = new_tasks
         self._earlier: list[Segment] = []
@@ -110,27 +110,27 @@ class Epoch:
     # ---- the beginning ----
 
     def _begin(self, seeds: dict[str, Any] | None) -> None:
-        drawn, _ = self.source.draw(0, 0, seeds)
+        drawn, _ = self.indices.draw(0, 0, seeds)
         self.tasks = self._new_tasks(drawn)
 
     def _continue(self, state: State) -> None:
         *earlier, last = state.segments
-        if not last.divides_as(self.source.segment):
+        if not last.divides_as(self.indices.segment):
             self._check_last(state)
-            self._earlier, self._position = state.segments, self.source.position_after(state.segments)
-            drawn, _ = self.source.draw(self._position, 0, state.seeds or None)
+            self._earlier, self._position = state.segments, self.indices.position_after(state.segments)
+            drawn, _ = self.indices.draw(self._position, 0, state.seeds or None)
             self._lists = drawn.items if drawn.has_lists else None
             self.tasks = self._new_tasks(drawn)
             return
-        self.source.continues(last)
+        self.indices.continues(last)
         self._earlier, self._begun, self._holes = earlier, last.steps, state.holes
-        self._position = self.source.position_after(earlier)
+        self._position = self.indices.position_after(earlier)
         self._last_hash = state.last
         self._redraw(state)
 
     def _check_last(self, state: State) -> None:
         """Raises StateError if the batch that was delivered last is not that of the order, as it was divided then."""
-        task = self.source.last_task(state.segments, state.by, state.seeds) if state.last and state.seeds else None
+        task = self.indices.last_task(state.segments, state.by, state.seeds) if state.last and state.seeds else None
         if task is not None and hash_of(task) != state.last:
             raise StateError(self._describe_change(state, is_short=False))
 
@@ -138,7 +138,7 @@ class Epoch:
         """Draws the tasks again from the first one that is needed: the last delivered one, to see that the order is the
         same, or the first hole."""
         back = min([self._begun - 1, *self._holes]) if self._begun else 0
-        drawn, count = self.source.draw(self._position, back, state.seeds or None)
+        drawn, count = self.indices.draw(self._position, back, state.seeds or None)
         self._lists = drawn.items if drawn.has_lists else None
         tasks = self._new_tasks(drawn)
         last, is_short = None, False
@@ -152,7 +152,7 @@ class Epoch:
             if number in self._holes:
                 kept.append(last)
                 self._hole_draws.append(draws)
-        is_other = state.last and state.by == self.source.rank and hash_of(last) != state.last
+        is_other = state.last and state.by == self.indices.rank and hash_of(last) != state.last
         if is_short or is_other or self._is_other_ahead(tasks, state):
             raise StateError(self._describe_change(state, is_short))
         self.tasks = self._new_tasks(Drawn(itertools.chain(kept, tasks), 0, False)) if kept else tasks
@@ -160,7 +160,7 @@ class Epoch:
     def _is_other_ahead(self, tasks: Any, state: State) -> bool:
         """Returns True if the batches that a framework held back are not drawn again as they were."""
         held = state.seeds.get(_AHEAD)
-        if not isinstance(held, list) or state.by != self.source.rank or self._holes:
+        if not isinstance(held, list) or state.by != self.indices.rank or self._holes:
             return False
         count, expected = held
         ahead = tasks.look(count)
@@ -179,7 +179,7 @@ class Epoch:
         task = self.tasks.handed_count
         if number != task:
             self._counts_now().put(samples, draws)
-            samples = samples_of(indices, self.source.is_batched)
+            samples = samples_of(indices, self.indices.is_batched)
             draws = self._draws_of(task, samples)
             self._counted = (task, samples, draws)
         found: Sequence[int] = draws
@@ -188,7 +188,7 @@ class Epoch:
     def _draws_of(self, task: int, samples: Sequence[Any]) -> Sequence[int]:
         if task < len(self._hole_draws):
             return self._hole_draws[task]
-        known = self.source.draw_numbers(self._position, self._number_of(task))
+        known = self.indices.draw_numbers(self._position, self._number_of(task))
         return self._counts_now().look(samples) if known is None else known
 
     def _counts_now(self) -> DrawCounts:
@@ -201,9 +201,9 @@ class Epoch:
 
     def _count(self, task: Any) -> Sequence[int]:
         """Counts a task that was drawn before this process, and is drawn again."""
-        if not self.source.counts_draws:
+        if not self.indices.counts_draws:
             return ()
-        samples = samples_of(task, self.source.is_batched)
+        samples = samples_of(task, self.indices.is_batched)
         draws = self._counts_now().look(samples)
         self._counts.put(samples, draws)
         return draws
@@ -253,7 +253,7 @@ class Epoch:
 
     def steps_left(self) -> int | None:
         """Returns how many batches are left, or None if that is not known."""
-        count = self.source.count_steps(self._position)
+        count = self.indices.count_steps(self._position)
         steps, holes = self._delivered(0)
         return None if count is None else max(0, count - steps + len(holes))
 
@@ -267,8 +267,8 @@ class Epoch:
             epoch=self.number,
             step=self._count_earlier() + number,
             indices=list(task) if isinstance(task, (list, tuple)) else task,
-            weights=self.source.weights(self._position, number, task),
-            global_count=self.source.count_global(self._position, number),
+            weights=self.indices.weights(self._position, number, task),
+            global_count=self.indices.count_global(self._position, number),
         )
 
     # ---- the state ----
@@ -277,53 +277,53 @@ class Epoch:
         """Returns the state after the batches that were delivered, without the last `held_back` of them."""
         held_back = 0 if self.has_ended else held_back
         steps, holes = self._delivered(held_back)
-        source = self.source
+        indices = self.indices
         if steps - len(holes) == 0 and not self._earlier:
-            return self._at_start(source.start_seeds())
+            return self._at_start(indices.start_seeds())
         if not held_back and self._is_over(steps - len(holes)):
             return self._at_next_epoch(self._end_seeds(steps))
-        source.check_continuable()
-        segment = Segment(**{**vars(source.segment), "steps": steps})
+        indices.check_continuable()
+        segment = Segment(**{**vars(indices.segment), "steps": steps})
         return State(
             epoch=self.number,
             steps=self._count_earlier() + steps - len(holes),
             samples=self._samples(segment),
-            order=dict(source.order),
+            order=dict(indices.order),
             segments=[*self._earlier, segment],
             holes=holes,
             last=self._hash_of_last(steps),
-            seeds={**{name: one for name, one in source.seeds.items() if name != _AHEAD}, **self._ahead(steps)},
-            rank=source.rank if holes or self._has_own_seeds(source.seeds) else -1,
-            by=source.rank,
+            seeds={**{name: one for name, one in indices.seeds.items() if name != _AHEAD}, **self._ahead(steps)},
+            rank=indices.rank if holes or self._has_own_seeds(indices.seeds) else -1,
+            by=indices.rank,
         )
 
     def _at_start(self, seeds: dict[str, Any]) -> State:
         """Returns the state before the first batch of this epoch."""
-        rank = self.source.rank if self._has_own_seeds(seeds) else -1
-        segments = [self.source.segment.at_start()]
-        return State(self.number, 0, 0, dict(self.source.order), segments, seeds=seeds, rank=rank)
+        rank = self.indices.rank if self._has_own_seeds(seeds) else -1
+        segments = [self.indices.segment.at_start()]
+        return State(self.number, 0, 0, dict(self.indices.order), segments, seeds=seeds, rank=rank)
 
     def _has_own_seeds(self, seeds: dict[str, Any]) -> bool:
         """Returns True if the random numbers are those of a sampler that may give each rank other ones."""
-        return not self.source.is_known and bool(seeds.keys() - {"base", CHANGED})
+        return not self.indices.is_known and bool(seeds.keys() - {"base", CHANGED})
 
     def state_after_leaving(self) -> State:
         """Returns the state if the consumer takes no more batches, because it has ended the epoch itself."""
-        return self._at_next_epoch(self.source.left_seeds())
+        return self._at_next_epoch(self.indices.left_seeds())
 
     def _at_next_epoch(self, seeds: dict[str, Any]) -> State:
         """Returns the state before the first batch of the next epoch."""
-        source = self.source
-        segments = [source.segment.at_start()]
-        return State(self.number + 1, 0, 0, source.next_order(), segments, seeds=seeds, is_end=True)
+        indices = self.indices
+        segments = [indices.segment.at_start()]
+        return State(self.number + 1, 0, 0, indices.next_order(), segments, seeds=seeds, is_end=True)
 
     def _end_seeds(self, steps: int) -> dict[str, Any]:
         """Returns the random numbers of the next epoch after the last batch. A sampler that has not come to its end
         would be changed if it was iterated to it now: that is done if the state is loaded."""
-        if self.source.is_known or self.tasks.is_over:
-            return self.source.end_seeds()
-        last = {"steps": steps, "last": self._hash_of_last(steps), "by": self.source.rank}
-        return {REPLAY: {**self.source.seeds, **last}}
+        if self.indices.is_known or self.tasks.is_over:
+            return self.indices.end_seeds()
+        last = {"steps": steps, "last": self._hash_of_last(steps), "by": self.indices.rank}
+        return {REPLAY: {**self.indices.seeds, **last}}
 
     def _is_over(self, done: int) -> bool:
         """Returns True if the consumer has all batches. The sampler may not have come to its end yet, and is left as it
@@ -331,12 +331,12 @@ class Epoch:
         tasks = self.tasks
         if tasks.answered_count != tasks.handed_count - tasks.lost_count:
             return False
-        return bool(tasks.is_over) or self.source.count_steps(self._position) == done
+        return bool(tasks.is_over) or self.indices.count_steps(self._position) == done
 
     def _samples(self, segment: Segment) -> int:
-        if self.source.n is None:
+        if self.indices.n is None:
             return -1
-        return self.source.position_after([*self._earlier, segment])
+        return self.indices.position_after([*self._earlier, segment])
 
     def _ahead(self, steps: int) -> dict[str, Any]:
         """Returns how many batches are held back, and the hash of the last one of them, as part of the seeds."""
@@ -356,9 +356,9 @@ class Epoch:
 def warn_of_same_order(epoch: Epoch) -> bool:
     """Warns if a shuffled epoch of several ranks has the order of the one before, because nothing has called set_epoch.
     Called after the first indices were drawn, because frameworks call it after iter(). Returns True if it warned."""
-    order, source = epoch.source.order, epoch.source
-    is_shuffled = "epoch" in order and order.get("shuffle", True) and not source.counts_epochs
-    if not is_shuffled or source.segment.world < 2 or order != epoch.order_before or source.warns_of_epochs:
+    order, indices = epoch.indices.order, epoch.indices
+    is_shuffled = "epoch" in order and order.get("shuffle", True) and not indices.counts_epochs
+    if not is_shuffled or indices.segment.world < 2 or order != epoch.order_before or indices.warns_of_epochs:
         return False
     warn_user(
         f"headrace: this epoch has the order of the one before, because the {order['kind']} is still in epoch "

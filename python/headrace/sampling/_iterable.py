@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace._base import lookup
-from headrace.sampling._source import check_same_order
+from headrace.sampling._epoch_indices import check_same_order
 from headrace.sampling._state import Segment, State, StateError
 
 

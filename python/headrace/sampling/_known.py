@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sources whose order is known, for the loaders with torch and without it."""
+"""EpochIndices of orders that are known, for the loaders with torch and without it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
-from headrace.sampling._source import Dealt, Drawn, Source, WholeOrder, count_batches
+from headrace.sampling._epoch_indices import Dealt, Drawn, EpochIndices, WholeOrder, count_batches
 from headrace.sampling._state import Segment
 
 
@@ -16,7 +16,7 @@ def segment_of(batch_size: int, drop_last: bool, world: int = 1, tail: str = "pa
     return Segment(world, batch_size or 1, drop_last, tail)
 
 
-class RepeatedSource(Source):
+class RepeatedIndices(EpochIndices):
     """A sampler that gives the same indices again for the same settings and epoch, the same on each rank: its indices
     are drawn again up to the place."""
 
@@ -38,8 +38,8 @@ class RepeatedSource(Source):
         return count_batches((self.n or 0) - position, self.segment.batch, self.segment.drop_last)
 
 
-def order_source(order: Any, batch_size: int, drop_last: bool) -> Source:
-    """Returns the source of a headrace.Order. A slice order[r::w] is the part of rank r of w."""
+def order_indices(order: Any, batch_size: int, drop_last: bool) -> EpochIndices:
+    """Returns the EpochIndices of a headrace.Order. A slice order[r::w] is the part of rank r of w."""
     positions = order._positions
     world, rank = (positions.step, positions.start) if len(positions) > 1 else (1, 0)
     if not 0 <= rank < world or positions != range(order.n)[rank::world]:
@@ -47,27 +47,27 @@ def order_source(order: Any, batch_size: int, drop_last: bool) -> Source:
     identity = {"kind": f"Order({order.kind})", "n": order.n, "seed": order.seed, "epoch": order.epoch}
     whole = order._with(range(order.n))  # a copy, because set_epoch changes an order
     if world == 1 and positions != range(order.n):
-        return RepeatedSource(order, {**identity, "slice": repr(positions)}, batch_size, drop_last)
+        return RepeatedIndices(order, {**identity, "slice": repr(positions)}, batch_size, drop_last)
     segment = segment_of(batch_size, drop_last, world, "slice" if world > 1 else "pad")
     return WholeOrder(whole, identity, order.n, segment, rank, batch_size)
 
 
-class _RangeSource(Dealt):
+class _RangeIndices(Dealt):
     is_numbered = True
 
     def entries(self) -> Any:
         return range(self.n or 0)
 
-    def with_size(self, n: int) -> Source:
-        return range_source(self.order["kind"], n, self._batch_size, self.segment.drop_last)
+    def with_size(self, n: int) -> EpochIndices:
+        return range_indices(self.order["kind"], n, self._batch_size, self.segment.drop_last)
 
 
-def range_source(kind: str, n: int, batch_size: int, drop_last: bool) -> Source:
-    """Returns the source of the indices 0, 1, ..., n - 1."""
-    return _RangeSource({"kind": kind, "n": n}, n, segment_of(batch_size, drop_last), 0, batch_size)
+def range_indices(kind: str, n: int, batch_size: int, drop_last: bool) -> EpochIndices:
+    """Returns the EpochIndices of 0, 1, ..., n - 1."""
+    return _RangeIndices({"kind": kind, "n": n}, n, segment_of(batch_size, drop_last), 0, batch_size)
 
 
-class ShuffledSource(Dealt):
+class ShuffledIndices(Dealt):
     """numpy's permutation of n indices by a seed and an epoch, which headrace.Loader shuffles by."""
 
     counts_epochs = True
@@ -86,5 +86,5 @@ class ShuffledSource(Dealt):
         generator = np.random.default_rng([self.order["seed"], self.order["epoch"]])
         return generator.permutation(self.n or 0)
 
-    def with_size(self, n: int) -> Source:
-        return ShuffledSource(n, self.order["seed"], self.order["epoch"], self._batch_size, self.segment.drop_last)
+    def with_size(self, n: int) -> EpochIndices:
+        return ShuffledIndices(n, self.order["seed"], self.order["epoch"], self._batch_size, self.segment.drop_last)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from headrace._base import lookup
 from headrace._base.warn import warn_user
 from headrace._ranks import accelerate_shards, where
+from headrace.sampling._plan_indices import BatchIterator
 from headrace.sampling._plan_inputs import check_lengths, order_of
 from headrace.sampling._plan_report import PlanReport, report_of
 from headrace.sampling._plan_settings import PlanSettings, check_int
-from headrace.sampling._plan_source import BatchIterator
 from headrace.sampling._plan_table import Division, Rest, Samples, check_digest, rest_of
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 """How far a loader is in its epochs, and what its next iterator continues. Each loader has one EpochPosition: that of
 headrace.torch (by headrace.torch._per_loader), its fallback, and headrace.Loader.
 
-A loader answers what only it knows as a Loader below. So what skip(), set_epoch(), len() and steps_left mean is written
-once, here.
+A loader answers what only it knows as a PositionOwner below. So what skip(), set_epoch(), len() and steps_left mean is
+written once, here.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from headrace._ranks.loader_identity import LoaderIdentity
-from headrace.sampling import _pending, _windows
+from headrace.sampling import _next_start, _windows
 from headrace.sampling._epoch import Last, Progress
-from headrace.sampling._pending import Pending
-from headrace.sampling._source import Source
+from headrace.sampling._epoch_indices import EpochIndices
+from headrace.sampling._next_start import NextStart
 from headrace.sampling._state import State
 from headrace.sampling._windows import Windows
 
 
-class Loader(Protocol):
+class PositionOwner(Protocol):
     """A loader, as its position sees it."""
 
     @property
     def is_iterable(self) -> bool:
         """True if the dataset gives no samples by index."""
 
-    def source(self) -> tuple[Source, int]:
+    def indices(self) -> tuple[EpochIndices, int]:
         """Returns what gives the indices of the next epoch, and how many steps its sampler leaves out at the beginning.
         Not for an iterable dataset."""
 
-    def state_to_begin(self, pending: Pending) -> State:
-        """Returns the state before the next iterator, which continues `pending`."""
+    def state_to_begin(self, start: NextStart) -> State:
+        """Returns the state before the next iterator, which continues `start`."""
 
     def set_parts(self, epoch: int) -> None:
         """Sets the samplers and the dataset to an epoch, if they have set_epoch."""
@@ -61,40 +61,40 @@ class EpochPosition:
         self.has_warned = False
         self.overlap_looks = 0
         self.past_draws: Any = None
-        self._pending: Pending | None = None
+        self._next_start: NextStart | None = None
 
     def copy(self, number: int) -> EpochPosition:
         """Returns the position of a copy of the loader, which continues the same state, and has begun no epoch. number:
         of its next epoch, if it continues no state."""
-        other, pending = type(self)(), self.pending
+        other, start = type(self)(), self.next_start
         other.number = number
-        if pending is not None:
-            other.pending = Pending(pending.state, pending.skipped)
-            other.number = number if pending.state is None else pending.state.epoch
+        if start is not None:
+            other.next_start = NextStart(start.state, start.skipped)
+            other.number = number if start.state is None else start.state.epoch
         if self.windows is not None:
-            other.windows = self.windows.copied(pending)
+            other.windows = self.windows.copied(start)
             other.number = other.windows.following
         return other
 
     # ---- what comes next ----
 
     @property
-    def pending(self) -> Pending | None:
+    def next_start(self) -> NextStart | None:
         """The state and the steps that the next iterator continues, or None."""
-        if self._pending is not None and self._pending.is_used:
-            self._pending = None
-        return self._pending
+        if self._next_start is not None and self._next_start.is_used:
+            self._next_start = None
+        return self._next_start
 
-    @pending.setter
-    def pending(self, value: Pending | None) -> None:
-        self._pending = value
+    @next_start.setter
+    def next_start(self, value: NextStart | None) -> None:
+        self._next_start = value
 
-    def number_of_next(self, continued: Pending | None) -> int:
+    def number_of_next(self, continued: NextStart | None) -> int:
         """Returns the number of the next epoch. continued: what it continues."""
         state = None if continued is None else continued.state
         return self.number if state is None else state.epoch
 
-    def has_begun(self, epoch: Progress, number: int, continued: Pending | None) -> None:
+    def has_begun(self, epoch: Progress, number: int, continued: NextStart | None) -> None:
         """Notes an epoch that has begun, as the last step of iter(): if it is interrupted, the next one does it
         again."""
         if continued is not None:
@@ -105,41 +105,41 @@ class EpochPosition:
     def will_continue(self, state: State, window: dict[str, Any]) -> None:
         """Notes that the next iterator continues a state, which fits the loader. window: that of the state as it was
         given."""
-        self.pending, self.progress = Pending(state), None
+        self.next_start, self.progress = NextStart(state), None
         if self.windows is not None:
             self.windows.load(window, state.epoch)
         self.number = state.epoch
 
     def will_begin(self, number: int, skipped: int) -> None:
         """Lets the next iterator begin an epoch, without its first steps."""
-        self.number, self.progress, self.pending = number, None, Pending(None, skipped)
+        self.number, self.progress, self.next_start = number, None, NextStart(None, skipped)
 
-    def skip(self, loader: Loader, steps: int) -> None:
+    def skip(self, loader: PositionOwner, steps: int) -> None:
         """Lets the next iterator begin some steps later. Raises ValueError if the epoch has fewer, or if with
         steps_per_epoch it would begin in a pass that is not known."""
         if self.windows is not None:
             self._skip_in(self.windows, loader, steps)
             return
-        pending = self.pending or Pending(None)
+        start = self.next_start or NextStart(None)
         if loader.is_iterable:
-            self.pending = Pending(pending.state, pending.skipped + steps)
+            self.next_start = NextStart(start.state, start.skipped + steps)
         else:
-            self.pending = _pending.with_skip(pending, steps, loader.source()[0])
+            self.next_start = _next_start.with_skip(start, steps, loader.indices()[0])
 
-    def _skip_in(self, windows: Windows, loader: Loader, steps: int) -> None:
+    def _skip_in(self, windows: Windows, loader: PositionOwner, steps: int) -> None:
         windows.check_skip(steps, loader.is_iterable)
         windows.finish_epoch()
         if windows.is_running():
             loader.go_on_from_state()
-        pending = self.pending or Pending(None)
-        later, rest = _windows.after_skip(loader.source()[0], pending, steps)
+        start = self.next_start or NextStart(None)
+        later, rest = _windows.after_skip(loader.indices()[0], start, steps)
         if later:
             self.will_begin(windows.following + later, rest)
         else:
-            self.pending = Pending(pending.state, pending.skipped + steps)
+            self.next_start = NextStart(start.state, start.skipped + steps)
         windows.skip(steps, windows.following + later)
 
-    def set_epoch(self, loader: Loader, epoch: int) -> None:
+    def set_epoch(self, loader: PositionOwner, epoch: int) -> None:
         """Sets the number of the next epoch, and that of the samplers and the dataset. A state of another epoch is
         discarded, with a warning. With steps_per_epoch it goes to the place of that epoch in the stream, if it is not
         the one that comes next. Raises ValueError if that place is not known."""
@@ -147,16 +147,16 @@ class EpochPosition:
             self._go_to(self.windows, loader, epoch)
             return
         loader.set_parts(epoch)
-        if _pending.discards(self.pending, epoch):
-            self.pending = None
+        if _next_start.discards(self.next_start, epoch):
+            self.next_start = None
         self.number = epoch
 
-    def _go_to(self, windows: Windows, loader: Loader, epoch: int) -> None:
+    def _go_to(self, windows: Windows, loader: PositionOwner, epoch: int) -> None:
         if windows.is_next(epoch):
             return
-        source = None if loader.is_iterable else loader.source()[0]
-        number, steps = _windows.pass_of(source, epoch * windows.steps, f"set_epoch({epoch})")
-        _windows.warn_of_discarded(self.pending, epoch)
+        indices = None if loader.is_iterable else loader.indices()[0]
+        number, steps = _windows.pass_of(indices, epoch * windows.steps, f"set_epoch({epoch})")
+        _windows.warn_of_discarded(self.next_start, epoch)
         windows.go_to(epoch, number)
         self.will_begin(number, steps)
 
@@ -171,23 +171,23 @@ class EpochPosition:
         found = None if self.progress is None else self.progress.last()
         return found if self.windows is None else self.windows.last(found)
 
-    def steps_left(self, loader: Loader) -> int | None:
+    def steps_left(self, loader: PositionOwner) -> int | None:
         """Returns how many batches the running epoch has left, or the next one if none runs; None if that is not
         known."""
         if self.windows is not None:
             return self.windows.steps_left()
-        pending = self.pending
-        if pending is None and self.progress is not None:
+        start = self.next_start
+        if start is None and self.progress is not None:
             return self.progress.steps_left()
         if loader.is_iterable:
             return None
-        source, skipped = loader.source()
-        return _pending.count_left(source, None if pending is None else loader.state_to_begin(pending), skipped)
+        indices, skipped = loader.indices()
+        return _next_start.count_left(indices, None if start is None else loader.state_to_begin(start), skipped)
 
-    def length(self, loader: Loader, count: int) -> int:
+    def length(self, loader: PositionOwner, count: int) -> int:
         """Returns the number of batches of the running epoch, or of the one that is continued next: those that are
         done, before a resume too, and those left. count: of any other epoch."""
-        pending = self.pending
-        if pending is None or pending.state is None or loader.is_iterable:
-            return _pending.length_of(None if pending is not None else self.progress, count)
-        return _pending.length_to_be(pending.state, loader.source()[0], count)
+        start = self.next_start
+        if start is None or start.state is None or loader.is_iterable:
+            return _next_start.length_of(None if start is not None else self.progress, count)
+        return _next_start.length_to_be(start.state, loader.indices()[0], count)

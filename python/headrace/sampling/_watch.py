@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the ranks in an epoch of a loader whose order is dealt to several ranks. Both loaders use it."""
+"""Compares the ranks in an epoch of a loader whose order is dealt to several ranks. Both loaders use it. At each step
+_core.Iterator calls the Watch; the iterators of the loaders call it at the end (EpochIterator)."""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ _OTHERS = 4096  # entries of another kind than ints that are hashed, from all pa
 
 
 class Watch:
-    """The part of one epoch of a loader in the agreement of the ranks. The iterators call it: when the first indices of
-    the epoch were drawn, at each batch, and at the end.
+    """The part of one epoch of a loader in the agreement of the ranks. It is called when the first indices of the
+    epoch were drawn, at each batch, and at the end.
 
-    length: returns the number of samples of this rank, or None. seed: of the sampler, if its source does not know one.
+    length: returns the number of samples of this rank, or None. seed: of the sampler, if its EpochIndices know none.
     remainder: whether the ranks may differ by the rest of a division.
     """
 
@@ -51,8 +52,24 @@ class Watch:
         self._agreement.end(count)
 
 
+class EpochIterator:
+    """A base of the loaders' iterators, which have _core.Iterator as another one: knows the epoch of a map-style
+    dataset."""
+
+    epoch: Epoch | None = None
+    watch: Watch | None  # a member of _core.Iterator, which shows each step
+    _num_yielded: int
+
+    def _has_ended(self) -> None:
+        """Notes that no more batches come, so that none is held back. Raises RanksDisagree."""
+        if self.epoch is not None:
+            self.epoch.has_ended = True
+        if self.watch is not None:
+            self.watch.end(self._num_yielded)
+
+
 def _facts_of(epoch: Epoch, length: int | None, seed: Any) -> Facts:
-    order = epoch.source.order
+    order = epoch.indices.order
     left = epoch.steps_left()
     return Facts(
         length=-1 if length is None else length,
@@ -70,12 +87,12 @@ def _number(value: Any) -> int:
 
 def _digest_of(epoch: Epoch) -> int:
     """Returns a hash of the order of all ranks and of the place in it, or -1 if it is not known."""
-    source = epoch.source
-    if not source.is_known:
+    indices = epoch.indices
+    if not indices.is_known:
         return -1
-    plan = [source.segment.plan, source.segment.digest]  # the digest is 0 if the source has no plan
-    made_from = zlib.crc32(json.dumps([source.order, *plan, epoch.position()], sort_keys=True).encode())
-    entries = getattr(source, "drawn_entries", None)
+    plan = [indices.segment.plan, indices.segment.digest]  # the digest is 0 if there is no plan
+    made_from = zlib.crc32(json.dumps([indices.order, *plan, epoch.position()], sort_keys=True).encode())
+    entries = getattr(indices, "drawn_entries", None)
     return made_from if entries is None else zlib.crc32(_bytes_of(entries), made_from)
 
 

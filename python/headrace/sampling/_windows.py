@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 from headrace._base.warn import warn_user
-from headrace.sampling import _pending
+from headrace.sampling import _next_start
 from headrace.sampling._epoch import Epoch, Last, Progress
-from headrace.sampling._pending import Pending
-from headrace.sampling._source import Source
+from headrace.sampling._epoch_indices import EpochIndices
+from headrace.sampling._next_start import NextStart
 from headrace.sampling._state import State, StateError
 
 _ENDED = object()  # comes in place of a batch when a pass has ended
@@ -134,14 +134,14 @@ class Windows:
         self._newest = token = object()
         if self._place.run is None:
             self._begin_pass(passes)
-        return Window(self, _Sources(self, passes, token))
+        return Window(self, _Iterators(self, passes, token))
 
     def finish_epoch(self) -> None:
         """Goes to the next epoch, at the same place of the stream, unless nothing of this one was delivered here."""
         if self._place.is_used():
             self._place = self._place.next_epoch()
 
-    def source(self, passes: Passes, token: object) -> Iterator[Any]:
+    def next_iterator(self, passes: Passes, token: object) -> Iterator[Any]:
         """Returns the iterator that gives the next batch, or nothing any more if its pass has just ended. Raises
         StopIteration at the end of the epoch."""
         if token is not self._newest:
@@ -258,14 +258,14 @@ class Windows:
         """The number of the pass that begins next."""
         return self._place.following
 
-    def copied(self, pending: Pending | None) -> Windows:
+    def copied(self, start: NextStart | None) -> Windows:
         """Returns those of a copy of the loader, which begins at the stream's beginning, or where the loader will
-        begin. pending: what that begins with, of which nothing was delivered."""
+        begin. start: what that begins with, of which nothing was delivered."""
         other, place = Windows(self.steps), self._place
-        if pending is not None:
-            number = place.following - (place.run is not None) if pending.state is None else pending.state.epoch
-            start = place.next_epoch() if place.is_used() else place
-            other._place = _Place(start.number, start.given, start.given, following=number)
+        if start is not None:
+            number = place.following - (place.run is not None) if start.state is None else start.state.epoch
+            first = place.next_epoch() if place.is_used() else place
+            other._place = _Place(first.number, first.given, first.given, following=number)
         return other
 
 
@@ -275,8 +275,8 @@ class Window(filter):  # type: ignore[type-arg]
 
     _windows: Windows
 
-    def __new__(cls, windows: Windows, sources: Iterator[Any]) -> Window:
-        batches = map(next, sources, itertools.repeat(_ENDED))
+    def __new__(cls, windows: Windows, iterators: Iterator[Any]) -> Window:
+        batches = map(next, iterators, itertools.repeat(_ENDED))
         self = super().__new__(cls, _is_batch, batches)
         self._windows = windows
         return self
@@ -291,7 +291,7 @@ class Window(filter):  # type: ignore[type-arg]
         return self._windows.steps
 
 
-class _Sources:
+class _Iterators:
     """Gives for each batch the iterator that it comes from."""
 
     def __init__(self, windows: Windows, passes: Passes, token: object) -> None:
@@ -305,7 +305,7 @@ class _Sources:
         if self._is_over:
             raise StopIteration
         try:
-            return self._windows.source(self._passes, self._token)
+            return self._windows.next_iterator(self._passes, self._token)
         except StopIteration:
             self._is_over = True
             raise
@@ -332,13 +332,13 @@ def check(state: State, windows: Windows | None) -> None:
         )
 
 
-def pass_of(source: Source | None, steps: int, what: str) -> tuple[int, int]:
+def pass_of(indices: EpochIndices | None, steps: int, what: str) -> tuple[int, int]:
     """Returns the pass that comes so many steps later than the beginning of another one, counted from that, and the
     steps before the place in it. Raises ValueError if a sampler's later passes are not known before they are drawn.
-    source: None for an iterable dataset."""
-    count = source.count_steps(0) if source is not None and source.is_numbered else None
+    indices: None for an iterable dataset."""
+    count = indices.count_steps(0) if indices is not None and indices.is_numbered else None
     if not count:
-        kind = "an iterable dataset" if source is None else f"the {source.order['kind']}"
+        kind = "an iterable dataset" if indices is None else f"the {indices.order['kind']}"
         raise ValueError(
             f"headrace: with steps_per_epoch, {what} would go to another pass over {kind}, whose place in the stream "
             "is not known before the passes between were read; load a state, or use a sampler whose orders come from "
@@ -347,19 +347,19 @@ def pass_of(source: Source | None, steps: int, what: str) -> tuple[int, int]:
     return divmod(steps, count)
 
 
-def after_skip(source: Source, pending: Pending, steps: int) -> tuple[int, int]:
-    """Returns how many passes begin in the next steps, and the steps in the last of them. Raises ValueError. pending:
+def after_skip(indices: EpochIndices, start: NextStart, steps: int) -> tuple[int, int]:
+    """Returns how many passes begin in the next steps, and the steps in the last of them. Raises ValueError. start:
     what the pass begins with."""
-    left = _pending.count_left(source, pending.state, pending.skipped)
+    left = _next_start.count_left(indices, start.state, start.skipped)
     if left is None or steps <= left:
         return 0, 0
-    later, rest = pass_of(source, steps - left, f"skip({steps})")
+    later, rest = pass_of(indices, steps - left, f"skip({steps})")
     return later + 1, rest
 
 
-def warn_of_discarded(pending: Pending | None, epoch: int) -> None:
+def warn_of_discarded(start: NextStart | None, epoch: int) -> None:
     """Warns that set_epoch discards a state."""
-    window = None if pending is None or pending.state is None else pending.state.window
+    window = None if start is None or start.state is None else start.state.window
     if window:
         warn_user(
             f"headrace: set_epoch({epoch}) discards the state that was loaded, of epoch {window['epoch']} after "

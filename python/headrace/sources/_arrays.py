@@ -41,7 +41,7 @@ class Arrays(Source):
         return len(self._arrays[0])
 
     def _sample(self, index: int) -> Any:
-        values = [one[index] for one in self._arrays]
+        values = [_row_of(one, index) for one in self._arrays]
         return tuple(values) if self._names is None else dict(zip(self._names, values, strict=True))
 
     def _columns(self) -> Any:
@@ -75,6 +75,13 @@ class Arrays(Source):
         self.__dict__.update(state, _arrays=arrays)
 
 
+def _row_of(array: Any, index: int) -> Any:
+    """Returns a row, as a copy if its memory runs backwards, which torch does not take."""
+    row = array[index]
+    runs_back = not _is_tensor(row) and any(stride < 0 for stride in row.strides)
+    return row.copy() if runs_back else row
+
+
 def _show(array: Any) -> str:
     return f"{array.dtype}{list(array.shape)}".removeprefix("torch.")
 
@@ -95,8 +102,8 @@ def _check_array(name: Any, value: Any) -> Any:
     array = np.asarray(value)
     if array.dtype.kind not in _NUMBERS or not array.dtype.isnative:
         raise TypeError(
-            f"Arrays: array {name!r} has dtype {array.dtype}, but batches are made of numbers in the byte order of this "
-            "machine"
+            f"Arrays: array {name!r} has dtype {array.dtype}, but batches are made of numbers in the byte order of "
+            "this machine"
         )
     if not array.ndim:
         raise ValueError(f"Arrays: array {name!r} has no dimension, so it has no rows")

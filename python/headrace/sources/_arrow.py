@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -36,8 +37,8 @@ class Arrow(Source):
     def __init__(self, table: Any, *, columns: Sequence[str] | None = None, keep_dtypes: bool = False) -> None:
         self._keep_dtypes = bool(keep_dtypes)
         self._wanted = None if columns is None else _check_names(columns)
-        self._dataset = table if _is_dataset(table) else None
-        self._table = None if self._dataset is not None else _table_of(table)
+        self._dataset: Any = table if _is_dataset(table) else None
+        self._table: Any = None if self._dataset is not None else _table_of(table)
         self._read()
 
     def _read(self) -> None:
@@ -141,8 +142,9 @@ class Arrow(Source):
 def need_pyarrow(name: str) -> Any:
     """Imports pyarrow. Raises ImportError that says what to install."""
     try:
-        import pyarrow
-        import pyarrow.ipc
+        pyarrow = importlib.import_module("pyarrow")
+        importlib.import_module("pyarrow.ipc")
+        importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         raise ImportError(f"sources.{name} needs pyarrow: pip install pyarrow ({error})") from None
     return pyarrow
@@ -214,8 +216,9 @@ def _look_into(dataset: Any) -> tuple[Any, Any, tuple[str, ...], str]:
         return None, None, names, "its format has a function or options of the user's"
     if form.get("output_all_columns"):
         names = (*names, *(name for name in dataset.column_names if name not in names))
-    table, indices = getattr(dataset, "data", None), getattr(dataset, "_indices", _look_into)
-    if not hasattr(table, "table") or indices is _look_into:
+    table: Any = getattr(dataset, "data", None)
+    if not hasattr(table, "table") or not hasattr(dataset, "_indices"):
         return None, None, names, "this version of datasets does not show its table"
+    indices: Any = dataset._indices
     numbers = None if indices is None else indices.column(0).to_numpy()
     return table.table, numbers, names, ""

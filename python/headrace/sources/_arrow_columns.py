@@ -62,8 +62,8 @@ class _Lists(_ReadInC):
         begin, end = int(offsets[row]), int(offsets[row + 1])
         if not 0 <= begin <= end <= len(values):
             raise ValueError(
-                f"Arrow: the list of row {of_column:,} in column {self._name!r} goes from element {begin:,} to {end:,} of "
-                f"{len(values):,}; the file or table is damaged, so make it again"
+                f"Arrow: the list of row {of_column:,} in column {self._name!r} goes from element {begin:,} to {end:,} "
+                f"of {len(values):,}; the file or table is damaged, so make it again"
             )
         return values[begin:end]
 

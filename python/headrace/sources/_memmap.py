@@ -7,7 +7,7 @@ import errno
 import os
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class MappedArray:
 
     path: str
     stamp: tuple[int, ...]  # see _stamp_of
-    mode: str
+    mode: Literal["r", "r+"]
     offset: int
     dtype: Any
     shape: tuple[int, ...]
@@ -29,10 +29,10 @@ class MappedArray:
         if _stamp_of(self.path, self.mode) != self.stamp:
             raise OSError(
                 errno.ESTALE,
-                f"Arrays: {self.path} was changed or replaced since the array was mapped; open it again, and do not write "
-                "to files that are in use",
+                f"Arrays: {self.path} was changed or replaced since the array was mapped; open it again, and do not "
+                "write to files that are in use",
             )
-        mapped = np.memmap(self.path, np.uint8, self.mode)
+        mapped: Any = np.memmap(self.path, np.uint8, self.mode)
         return np.ndarray(self.shape, self.dtype, mapped, self.offset, self.strides)
 
 

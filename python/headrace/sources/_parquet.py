@@ -20,9 +20,10 @@ class Parquet(Arrow):
 
     paths: a path, a pattern (its files are sorted by bytes), braces as in "part-{000..127}.parquet", or a list.
     columns: the names of the columns that are decoded, in this order; None: all. keep_dtypes: see Arrow.
+    keep: how long the decoded rows stay, as for headrace.cache: "disk", in a file; in memory "boot" or "job".
 
-    The first process of a machine decodes the files, one group of rows after the other, into a file of headrace.cache
-    on a disk; all others map it. It is made again if a file has another size, time or inode. `headrace cache ls` shows
+    The first process of a machine decodes the files, one group of rows after the other, into headrace.cache; all
+    others map it. It is made again if a file has another size, time or inode. `headrace cache ls` shows
     it, and `headrace cache rm` deletes it.
 
     Raises ImportError without pyarrow, OSError for files that cannot be opened, ValueError for files of different
@@ -31,8 +32,11 @@ class Parquet(Arrow):
 
     gathers = True
 
-    def __init__(self, paths: Any, *, columns: Sequence[str] | None = None, keep_dtypes: bool = False) -> None:
+    def __init__(
+        self, paths: Any, *, columns: Sequence[str] | None = None, keep_dtypes: bool = False, keep: str = "disk"
+    ) -> None:
         need_pyarrow(_NAME)
+        self._keep = keep
         self._files = [os.path.abspath(path) for path in find_files(paths, _NAME)]
         self._wanted = None if columns is None else _check_names(columns)
         warn_of_repeats(self._files, _NAME)
@@ -47,7 +51,7 @@ class Parquet(Arrow):
         name = f"parquet-{first}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
         files, wanted = self._files, self._wanted
         sources = sorted(set(files))
-        self._data = headrace.cache(name, lambda: _decode(files, wanted), sources=sources, keep="disk")
+        self._data = headrace.cache(name, lambda: _decode(files, wanted), sources=sources, keep=self._keep)
         return open_stream(self._data)
 
     def where(self, index: int) -> str:
@@ -61,7 +65,7 @@ class Parquet(Arrow):
         return f"{files}, {self._length:,} rows, columns={list(self._names)}"
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("_files", "_keep_dtypes", "_wanted", "_data")
+        kept = ("_files", "_keep_dtypes", "_wanted", "_data", "_keep")
         return {"_dataset": None, **{name: self.__dict__[name] for name in kept}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -71,13 +75,11 @@ class Parquet(Arrow):
 
 
 def _decode(files: Sequence[str], columns: Sequence[str] | None) -> Iterator[Any]:
-    """Gives a stream of Arrow's IPC format in arrays of uint8, one for each group of rows. pyarrow's own threads are not
-    used, because a process that is forked while they read hangs."""
+    """Gives a stream of Arrow's IPC format in arrays of uint8, one for each group of rows. pyarrow's own threads are
+    not used, because a process that is forked while they read hangs."""
     import numpy as np
 
     pyarrow = need_pyarrow(_NAME)
-    import pyarrow.parquet
-
     schema = _schema_of(files[0], columns)
     sink = _Sink()
     with pyarrow.ipc.new_stream(pyarrow.PythonFile(sink, "w"), schema) as writer:
@@ -96,8 +98,6 @@ def _decode(files: Sequence[str], columns: Sequence[str] | None) -> Iterator[Any
 def _schema_of(path: str, columns: Sequence[str] | None) -> Any:
     """Returns the columns of a file without its metadata, which other files need not have."""
     pyarrow = need_pyarrow(_NAME)
-    import pyarrow.parquet
-
     try:
         schema = pyarrow.parquet.read_schema(path).remove_metadata()
     except pyarrow.ArrowInvalid as error:

@@ -50,7 +50,7 @@ def watch_of(loader: Any, epoch: Epoch) -> Watch | None:
     position = _per_loader.position_of(loader)
     if position.agreement is None:
         settings = _settings_of(loader, sampler)
-        made_by = position.made_by or place_of_caller(f"{epoch.source.order['n']} {settings}")
+        made_by = position.made_by or place_of_caller(f"{epoch.indices.order['n']} {settings}")
         position.agreement = Agreement(made_by, _rank_of(sampler), sampler.num_replicas, settings)
     seed = lookup.attribute(sampler, "seed")
     return Watch(position.agreement, epoch, functools.partial(length_of, sampler), seed, _remainder_of(loader, sampler))
@@ -81,9 +81,9 @@ def describe(loader: Any) -> str:
     if sampler is None:
         return ""
     place = lookup.attribute(sampler, "place")
-    source = "of the sampler" if place is None else place.source
+    where_from = "of the sampler" if place is None else place.source
     agreement = _per_loader.position_of(loader).agreement
     compared = "not compared yet" if agreement is None else agreement.describe()
     if not option(loader, "compare_ranks"):
         compared = "compare_ranks=False is set"
-    return f"rank {_rank_of(sampler)} of {sampler.num_replicas} ({source}); {compared}"
+    return f"rank {_rank_of(sampler)} of {sampler.num_replicas} ({where_from}); {compared}"

@@ -163,7 +163,7 @@ class DataLoader(Options, _torchs.DataLoader[_T_co]):
     def skip(self, steps: int) -> None:
         """Lets the next iter() begin `steps` batches later, without making them. Raises TypeError and ValueError."""
         _check_continuable(self.dataset)
-        position_of(self).skip(_resume.AsLoader(self), _options.check_count("steps", steps))
+        position_of(self).skip(_resume.AsPositionOwner(self), _options.check_count("steps", steps))
 
     @property
     def last(self) -> Last | None:
@@ -175,7 +175,7 @@ class DataLoader(Options, _torchs.DataLoader[_T_co]):
     @property
     def steps_left(self) -> int | None:
         """How many batches the epoch has left, or None if that is not known."""
-        return position_of(self).steps_left(_resume.AsLoader(self))
+        return position_of(self).steps_left(_resume.AsPositionOwner(self))
 
     def __len__(self) -> int:
         """Returns the number of batches of an epoch. If the epoch is continued with another number of ranks or another
@@ -183,7 +183,7 @@ class DataLoader(Options, _torchs.DataLoader[_T_co]):
         position = position_of(self)
         if position.windows is not None:
             return position.windows.steps
-        return position.length(_resume.AsLoader(self), super().__len__())
+        return position.length(_resume.AsPositionOwner(self), super().__len__())
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the attributes for a copy or a pickle, with the state that the loader continues next."""

@@ -2,7 +2,7 @@
 """Begins the epochs of torch's loaders with a map-style dataset, or continues one.
 
 1. `Beginning` is made before torch's iterator class is initialised, and again when persistent workers begin another
-   epoch. It finds the source of the indices, and takes the state that is kept, if there is one.
+   epoch. It finds the EpochIndices of the sampler, and takes the state that is kept, if there is one.
 2. `Beginning.epoch` begins the epoch or continues it. The draws of an epoch that is continued take no random numbers
    from the generators that other code uses.
 3. `Beginning.has_begun` is the last step of iter(). If iter() is interrupted before, the next one does the same again.
@@ -14,14 +14,14 @@ from typing import Any
 
 from headrace._base.warn import warn_user
 from headrace._ranks.callers import called_by_framework
-from headrace.sampling import _epoch, _pending
+from headrace.sampling import _epoch, _next_start
 from headrace.sampling._epoch import Epoch, core_tasks
-from headrace.sampling._pending import Pending
-from headrace.sampling._source import REPLAY, check_division
+from headrace.sampling._epoch_indices import REPLAY, check_division
+from headrace.sampling._next_start import NextStart
 from headrace.sampling._state import State, StateError
 from headrace.torch import _generators, _internals, _past_draws, _per_loader
-from headrace.torch._foreign import Before, ForeignSource
-from headrace.torch._resume import option, set_sampler_epoch, source_of
+from headrace.torch._foreign import Before, ForeignIndices
+from headrace.torch._resume import indices_of, option, set_sampler_epoch
 
 
 def set_loaders_generator(loader: Any, seeds: dict[str, Any]) -> None:
@@ -35,25 +35,25 @@ class Beginning:
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
-        self.source, skipped = source_of(loader)
-        pending = _per_loader.position_of(loader).pending
-        if pending is None and skipped:
-            pending = Pending(None, skipped)
-        self._pending = pending
-        self._state = None if pending is None else self._state_to_continue(pending)
+        self.indices, skipped = indices_of(loader)
+        start = _per_loader.position_of(loader).next_start
+        if start is None and skipped:
+            start = NextStart(None, skipped)
+        self._next_start = start
+        self._state = None if start is None else self._state_to_continue(start)
         self._before: Before | None = None
         # Otherwise the epoch's numbers are drawn now, even if some of its steps are skipped.
         self.is_continued = self._state is not None and "base" in self._state.seeds
         base = None if self._state is None else self._state.seeds.get("base")
-        self._base = self._base_of_next(pending) if base is None else base
+        self._base = self._base_of_next(start) if base is None else base
         self._kept = _generators.Globals() if self._base is not None else None
         self._loaders = (
             loader.generator.get_state() if self._kept is not None and loader.generator is not None else None
         )
 
-    def _base_of_next(self, pending: Pending | None) -> int | None:
+    def _base_of_next(self, start: NextStart | None) -> int | None:
         """Returns the base seed of workers that persist, if the state was taken between two epochs."""
-        state = None if pending is None else pending.state
+        state = None if start is None else start.state
         return None if state is None or not self._loader.persistent_workers else state.seeds.get("next_base")
 
     @property
@@ -63,42 +63,42 @@ class Beginning:
 
     def sampler_will_be_iterated(self) -> None:
         """Notes what the sampler is before torch's iterator class iterates it."""
-        if isinstance(self.source, ForeignSource) and not self.is_continued:
-            self._before = self.source.note_before()
+        if isinstance(self.indices, ForeignIndices) and not self.is_continued:
+            self._before = self.indices.note_before()
 
-    def _state_to_continue(self, pending: Pending) -> State | None:
+    def _state_to_continue(self, start: NextStart) -> State | None:
         """Returns the state that the epoch continues, if its samplers are still in the epoch that they were set to."""
-        loader, state = self._loader, pending.state
+        loader, state = self._loader, start.state
         if state is not None:
             self._check_epoch(state)
             state = self._fit(state)
         if state is not None and not state.steps and "base" not in state.seeds:
             self._begin_with(state)
             state = None
-        if not pending.skipped:
+        if not start.skipped:
             return state
-        fresh = State(_per_loader.position_of(loader).number, 0, 0, self.source.order, [self.source.segment])
-        return _pending.skipped(state or fresh, pending.skipped, self.source)
+        fresh = State(_per_loader.position_of(loader).number, 0, 0, self.indices.order, [self.indices.segment])
+        return _next_start.skipped(state or fresh, start.skipped, self.indices)
 
     def _fit(self, state: State) -> State | None:
-        """Chooses the source for a state. Returns None if the samplers were set to another epoch."""
-        epoch = self.source.order.get("epoch")
+        """Chooses the EpochIndices for a state. Returns None if the samplers were set to another epoch."""
+        epoch = self.indices.order.get("epoch")
         if epoch is not None and epoch != state.order.get("epoch"):
             return self._set_to_other_epoch(state, epoch)
-        if state.is_end and epoch is not None and not self.source.counts_epochs:
+        if state.is_end and epoch is not None and not self.indices.counts_epochs:
             warn_user(
                 f"headrace: the state that was loaded was taken after the last batch of epoch {epoch}, and the sampler "
                 f"is in epoch {epoch} again, so that epoch is read a second time; begin the loop over epochs at "
                 f"{epoch + 1}"
             )
-        if state.steps and state.order["n"] != self.source.order["n"]:
-            self.source = self.source.with_size(state.order["n"])
+        if state.steps and state.order["n"] != self.indices.order["n"]:
+            self.indices = self.indices.with_size(state.order["n"])
         return state
 
     def _check_epoch(self, state: State) -> None:
-        self.source.check_order(state)
-        if state.steps and state.order["n"] == self.source.order["n"]:
-            check_division(state, self.source)
+        self.indices.check_order(state)
+        if state.steps and state.order["n"] == self.indices.order["n"]:
+            check_division(state, self.indices)
 
     def _set_to_other_epoch(self, state: State, epoch: int) -> State | None:
         """Decides what becomes of a state if set_epoch was called on the sampler after it was loaded."""
@@ -111,7 +111,7 @@ class Beginning:
                 f"epoch {then} goes on"
             )
             set_sampler_epoch(self._loader, state.order)
-            self.source, _ = source_of(self._loader)
+            self.indices, _ = indices_of(self._loader)
             return state
         if state.steps:
             warn_user(
@@ -123,10 +123,10 @@ class Beginning:
     def _begin_with(self, state: State) -> None:
         """Sets the sampler and the generators to what the epoch begins with."""
         set_loaders_generator(self._loader, state.seeds)  # the sampler may have the same one
-        epoch = self.source.order.get("epoch")
+        epoch = self.indices.order.get("epoch")
         if REPLAY in state.seeds and epoch is not None:  # of the epoch that has ended
             set_sampler_epoch(self._loader, state.order)
-        self.source.begin_with(state.seeds)
+        self.indices.begin_with(state.seeds)
         if REPLAY in state.seeds and epoch is not None:
             set_sampler_epoch(self._loader, {"epoch": epoch})
 
@@ -155,43 +155,43 @@ class Beginning:
 
     def epoch(self, iterator: Any) -> Epoch:
         """Returns the epoch. Its tasks are drawn when they are needed, or now if it is continued."""
-        if isinstance(self.source, ForeignSource):
-            self.source.iterator = None if self.is_continued else _internals.iterator_of_sampler(iterator)
+        if isinstance(self.indices, ForeignIndices):
+            self.indices.iterator = None if self.is_continued else _internals.iterator_of_sampler(iterator)
             if self._state is None:
                 from headrace.torch import _overlap  # it needs the extension, and torch's own iterator has none
 
                 _overlap.watch(
-                    self._loader, self.source, _per_loader.position_of(self._loader).number_of_next(self._pending)
+                    self._loader, self.indices, _per_loader.position_of(self._loader).number_of_next(self._next_start)
                 )
         epoch = self.begin(core_tasks)
-        epoch.source.seeds["base"] = _internals.base_seed(iterator)
+        epoch.indices.seeds["base"] = _internals.base_seed(iterator)
         return epoch
 
     def begin(self, new_tasks: Any) -> Epoch:
         """Does the same without torch's iterator. new_tasks: see Epoch."""
         before = _per_loader.position_of(self._loader).progress
-        number = _per_loader.position_of(self._loader).number_of_next(self._pending)
+        number = _per_loader.position_of(self._loader).number_of_next(self._next_start)
         if isinstance(before, Epoch):
-            self.source.follows(before.source)
+            self.indices.follows(before.indices)
         epoch = self._begin(number, self._state, new_tasks)
         if isinstance(before, Epoch) and before.steps_left() == 0:
-            epoch.order_before = dict(before.source.order)
+            epoch.order_before = dict(before.indices.order)
         return epoch
 
     def has_begun(self, epoch: Epoch) -> None:
         """Notes that the epoch has begun. Until then, the next iter() does the same again."""
-        _per_loader.position_of(self._loader).has_begun(epoch, epoch.number, self._pending)
+        _per_loader.position_of(self._loader).has_begun(epoch, epoch.number, self._next_start)
 
     def _begin(self, number: int, state: State | None, new_tasks: Any) -> Epoch:
         try:
-            return Epoch(self.source, number, state, new_tasks)
+            return Epoch(self.indices, number, state, new_tasks)
         except StateError:
             if state is None or option(self._loader, "on_changed") != "next_epoch":
                 raise
-        following = _pending.next_epoch(state)
+        following = _next_start.next_epoch(state)
         set_sampler_epoch(self._loader, following.order)
-        self.source, _ = source_of(self._loader)
-        return Epoch(self.source, following.epoch, None, new_tasks)
+        self.indices, _ = indices_of(self._loader)
+        return Epoch(self.indices, following.epoch, None, new_tasks)
 
 
 def warn_of_same_order(loader: Any, epoch: Epoch) -> None:

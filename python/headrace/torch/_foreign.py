@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sampler of the user's as a source of indices. To continue it in the middle of an epoch, it is put back to where it
+"""The EpochIndices of a sampler of the user's. To continue it in the middle of an epoch, it is put back to where it
 was at the epoch's beginning, and its indices are drawn again; no samples are made for that.
 
 It is put back by its own state_dict and load_state_dict, if it has them, by the states of its random number generators,
@@ -16,6 +16,15 @@ import torch
 from headrace._base import lookup
 from headrace._loader.samples import generator_kinds, random_numbers
 from headrace.sampling import _values
+from headrace.sampling._epoch_indices import (
+    REPLAY,
+    Drawn,
+    EpochIndices,
+    begun,
+    describe_other_length,
+    hash_of,
+    warn_of_other_epoch,
+)
 from headrace.sampling._sampler_parts import SamplerParts, describe_lawless
 from headrace.sampling._sampler_state import (
     changed_seeds,
@@ -25,7 +34,6 @@ from headrace.sampling._sampler_state import (
     state_dicts,
     warn_of_changed,
 )
-from headrace.sampling._source import REPLAY, Drawn, Source, begun, describe_other_length, hash_of, warn_of_other_epoch
 from headrace.sampling._state import StateError
 from headrace.torch import _generators
 
@@ -96,7 +104,7 @@ def begin_with(sampler: Any, seeds: dict[str, Any]) -> None:
 
 
 def sampler_states(parts: SamplerParts) -> dict[str, str]:
-    """Returns the states of the samplers that have one, as seeds of a source."""
+    """Returns the states of the samplers that have one, as seeds of an EpochIndices."""
     return {"sampler": _values.encode(state_dicts(parts))} if parts.stateful else {}
 
 
@@ -137,7 +145,7 @@ class Before:
                 self.own[name] = now
 
     def encode(self) -> dict[str, Any]:
-        """Returns everything as seeds of a source."""
+        """Returns everything as seeds of an EpochIndices."""
         return {"own": texts_of(self.own), "globals": self.globals.encode(), **self.states}
 
     def has_drawn(self) -> bool:
@@ -145,7 +153,7 @@ class Before:
         return self._after is not self.globals or bool(self.globals.drawn_from())
 
 
-class ForeignSource(Source):
+class ForeignIndices(EpochIndices):
     """See above. iterator: torch's over the sampler, for an epoch that begins at its beginning."""
 
     def __init__(self, sampler: Any, size: int | None, batch_size: int, drop_last: bool, rank: int) -> None:
@@ -160,8 +168,8 @@ class ForeignSource(Source):
         self._parts: SamplerParts | None = None  # at the beginning of the epoch
         self._changed: dict[str, Any] = {}  # see changed_seeds, between the beginnings of the epoch before and this one
 
-    def follows(self, before: Source) -> None:
-        if isinstance(before, ForeignSource) and self._parts is not None:
+    def follows(self, before: EpochIndices) -> None:
+        if isinstance(before, ForeignIndices) and self._parts is not None:
             self._changed = changed_seeds(self._parts, before._parts)
 
     def note_before(self) -> Before:

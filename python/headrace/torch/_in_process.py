@@ -14,8 +14,8 @@ from headrace._loader.samples.rows import Gatherer
 from headrace._loader.trainer import in_process
 from headrace._loader.worker.batch_maker import count_local_trainers
 from headrace.sampling._epoch import Epoch
-from headrace.sampling._watch import Watch
-from headrace.torch import _agree, _beginning, _early_end, _internals, _iterable, _loader_state, _rows, _torchs
+from headrace.sampling._watch import EpochIterator, Watch
+from headrace.torch import _agree, _beginning, _early_end, _internals, _iterable, _loader_options, _rows, _torchs
 
 # In torch's words, so that users' warning filters match.
 _LONGER = (
@@ -28,7 +28,7 @@ _LONGER_WITH_WORKERS = (
 )
 
 
-class CheckedIterator:
+class CheckedIterator(EpochIterator):
     """A base of both iterators: does what torch's iterators do in __next__ before and after _next_data."""
 
     _warned_at = 0  # the number of the last batch that caused a warning
@@ -62,18 +62,16 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
     _is_over = False
     _collate_fn: Any
     _gatherer: Gatherer | None = None  # gathers the rows of the dataset, if it has such
-    _place: Epoch | None = None
-    _watch: Watch | None = None
 
     def __init__(self, loader: _torchs.DataLoader[Any], policy: _options.Policy) -> None:
         is_iterable = _internals.is_iterable(loader)
         beginning = None if is_iterable else _beginning.Beginning(loader)
         if beginning is not None:
             beginning.sampler_will_be_iterated()
-        self._epoch = _iterable.begin(loader) if is_iterable else None
-        with _iterable.generators_kept(loader, self._epoch):
+        self._iterable_epoch = _iterable.begin(loader) if is_iterable else None
+        with _iterable.generators_kept(loader, self._iterable_epoch):
             _internals.called_by_torch(super().__init__, loader if beginning is None else beginning.shown())
-        dataset = _loader_state.dataset_of(loader, policy)
+        dataset = _loader_options.dataset_of(loader, policy)
         if not is_iterable:
             self._dataset = self._dataset_fetcher.dataset = dataset
             prepared.begin(dataset, True)
@@ -85,11 +83,11 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
         else:
             beginning.iterator_was_made(self)
             self._use_indices(loader, policy, beginning)
-        self._source = self._from.tasks
+        self._keeper = self._from.tasks
         if self._here is not None:
-            _loader_state.engines.set(loader, self._here)
-        if self._epoch is not None:
-            _iterable.start(loader, self, self._epoch, lambda: self._is_over)
+            _loader_options.engines.set(loader, self._here)
+        if self._iterable_epoch is not None:
+            _iterable.start(loader, self, self._iterable_epoch, lambda: self._is_over)
 
     def _use_samples(self, loader: Any, policy: _options.Policy) -> None:
         batch_size = loader.batch_size if self._auto_collation else 0
@@ -98,7 +96,7 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
         )
         self._made_by = self._collate_fn
         if policy.is_per_sample:
-            seed = _loader_state.seed_of(loader, self._base_seed)
+            seed = _loader_options.seed_of(loader, self._base_seed)
             self._here = in_process.InProcessEpoch(self._from.tasks, seed, self._from.take_bad)
             self._made_by = functools.partial(self._here.noting, self._collate_fn)
 
@@ -106,14 +104,14 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
         epoch = beginning.epoch(self)
         beginning.has_begun(epoch)
         tasks = epoch.tasks
-        self._place = epoch
-        self._watch = _agree.watch_of(loader, epoch)
-        self._from = draw.FromSampler(tasks, functools.partial(_has_drawn, loader, epoch, self._watch))
+        self.epoch = epoch
+        self.watch = _agree.watch_of(loader, epoch)
+        self._from = draw.FromSampler(tasks, functools.partial(_has_drawn, loader, epoch, self.watch))
         self._made_by = self._dataset_fetcher.fetch
-        self._gatherer = _loader_state.gatherer_of(loader)
+        self._gatherer = _loader_options.gatherer_of(loader)
         self._threads = self._collate_fn.threads
         if policy.is_per_sample:
-            seed = _loader_state.seed_of(loader, self._base_seed)
+            seed = _loader_options.seed_of(loader, self._base_seed)
             samples = in_process.InProcessSamples(
                 self._dataset,
                 policy,
@@ -133,25 +131,13 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
         except StopIteration:
             self._is_over = True
             self._has_ended()
-            if self._watch is not None:
-                self._watch.end(self._num_yielded)
             raise
-        watch = self._watch  # no function of Python is called for it at each step
-        if watch is not None and watch.show_step is not None:
-            ended = watch.show_step(self._num_yielded + 1)
-            if ended is not None:
-                watch.check_end(self._num_yielded + 1, ended)
-        if self._epoch is not None:
-            self._epoch.made_in_process(data)
+        if self._iterable_epoch is not None:
+            self._iterable_epoch.made_in_process(data)
         return data
 
     def _make_next(self, _: None) -> Any:
         return self._make(self._from, self._fetch)
-
-    def _has_ended(self) -> None:
-        """Notes that no more batches come, so that none is held back."""
-        if self._place is not None:
-            self._place.has_ended = True
 
     def _handle_stop(self, error: StopIteration, drawn: Any) -> None:
         is_iterable = self._dataset_kind == _internals.DatasetKind.Iterable
@@ -177,7 +163,7 @@ def _finishing(collate_fn: Any, policy: _options.Policy) -> deferred.Finishing:
 
 def _has_drawn(loader: Any, epoch: Epoch, watch: Watch | None) -> None:
     """Called after the first indices of an epoch were drawn."""
-    epoch.source.was_drawn()
+    epoch.indices.was_drawn()
     _beginning.warn_of_same_order(loader, epoch)
     if watch is not None:
         watch.begin()

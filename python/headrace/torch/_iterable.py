@@ -15,14 +15,14 @@ from headrace.torch import _beginning, _generators, _internals, _per_loader, _re
 
 def begin(loader: Any) -> IterableEpoch:
     """Returns the next epoch of a loader, or the one that it continues. Raises StateError."""
-    pending = _per_loader.position_of(loader).pending
-    if pending is not None and pending.state is not None:
-        _beginning.set_loaders_generator(loader, pending.state.seeds)
+    start = _per_loader.position_of(loader).next_start
+    if start is not None and start.state is not None:
+        _beginning.set_loaders_generator(loader, start.state.seeds)
     if loader.num_workers == 0:
         _put_back(loader)
-    number = _per_loader.position_of(loader).number_of_next(pending)
+    number = _per_loader.position_of(loader).number_of_next(start)
     held_back = _resume.option(loader, "held_back")
-    epoch = IterableEpoch(loader.dataset, loader.num_workers, where.rank_or_zero(), number, pending, held_back)
+    epoch = IterableEpoch(loader.dataset, loader.num_workers, where.rank_or_zero(), number, start, held_back)
     if loader.num_workers == 0 and (before := epoch.load_in_process()) is not None:
         _per_loader.position_of(loader).initial = before
     return epoch
@@ -47,11 +47,11 @@ def generators_kept(loader: Any, epoch: IterableEpoch | None) -> contextlib.Abst
 def start(loader: Any, iterator: Any, epoch: IterableEpoch, is_over: Callable[[], bool]) -> None:
     """Starts an epoch whose iterator is ready: it drops the batches that are made again."""
     epoch.load_into_iterator()
-    epoch.tasks, epoch.is_over = iterator._source if _internals.worker_count(iterator) == 0 else iterator.tasks, is_over
+    epoch.tasks, epoch.is_over = iterator._keeper if _internals.worker_count(iterator) == 0 else iterator.tasks, is_over
     epoch.seeds["base"] = _internals.base_seed(iterator)
     epoch.warn_of_drop()
     for _ in range(epoch.to_drop):
         next(iterator)
     _internals.set_yielded(iterator, 0)
     position = _per_loader.position_of(loader)
-    position.has_begun(epoch, epoch.number, position.pending)
+    position.has_begun(epoch, epoch.number, position.next_start)

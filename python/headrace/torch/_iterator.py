@@ -21,8 +21,6 @@ from headrace._loader.start import signals
 from headrace._loader.trainer import engine as _engine
 from headrace._loader.trainer import restart_state, start_errors
 from headrace._tensors import extension
-from headrace.sampling._epoch import Epoch
-from headrace.sampling._watch import Watch
 from headrace.torch import (
     _agree,
     _beginning,
@@ -30,7 +28,7 @@ from headrace.torch import (
     _in_process,
     _internals,
     _iterable,
-    _loader_state,
+    _loader_options,
     _per_loader,
     _pinning,
     _torchs,
@@ -89,47 +87,45 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
     """Iterates over a loader with workers: for one epoch, or for several with persistent workers."""
 
     _is_from_signal = staticmethod(signals.is_from_signal)
-    _watch: Watch | None = None
-    _place: Epoch | None = None
 
     def __init__(self, loader: _torchs.DataLoader[Any]) -> None:
         self._is_iterable = _internals.is_iterable(loader)
         self._beginning = None if self._is_iterable else _beginning.Beginning(loader)
-        self._epoch = _iterable.begin(loader) if self._is_iterable else None
-        with _iterable.generators_kept(loader, self._epoch):
+        self._iterable_epoch = _iterable.begin(loader) if self._is_iterable else None
+        with _iterable.generators_kept(loader, self._iterable_epoch):
             shown = loader if self._beginning is None else self._beginning.shown()
             _internals.called_by_torch(super().__init__, shown)
         if self._beginning is not None:
             self._beginning.iterator_was_made(self)
-        if self._epoch is not None and self._epoch.base_seed is not None:
-            _internals.set_base_seed(self, self._epoch.base_seed)
+        if self._iterable_epoch is not None and self._iterable_epoch.base_seed is not None:
+            _internals.set_base_seed(self, self._iterable_epoch.base_seed)
         extension.use_torch()
         self._batch_size = lookup.attribute(loader, "batch_size")  # fastai's replacement of a loader has none
         self._wait_s = self._timeout if self._timeout > 0 else None  # torch also waits if it is not a number
         self._worker_init_fn = loader.worker_init_fn
         if loader.prefetch_factor <= 0:  # type: ignore[operator]  # None: torch compares too
             raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
-        self._policy = _loader_state.policy_of(loader)
-        self._seed = _loader_state.seed_of(loader, self._base_seed)
+        self._policy = _loader_options.policy_of(loader)
+        self._seed = _loader_options.seed_of(loader, self._base_seed)
         self._freeze_dataset(loader)
-        self._dataset = _loader_state.dataset_of(loader, self._policy)
+        self._dataset = _loader_options.dataset_of(loader, self._policy)
         if self._policy.rng == "sample":
             own_generators.warn_of_unreachable(own_generators.roots_of(loader.dataset, self._collate_fn))
         self._engine = self._start_engine(loader)
         self._workers = self._engine.processes
-        _loader_state.engines.set(loader, self._engine)
+        _loader_options.engines.set(loader, self._engine)
         self._pinner: Any = _pinning.Pinner(self._pin_memory_device) if self._pin_memory else None
         # Answers that arrived while the consumer was busy. The pinning thread has the batches.
         self._ahead: collections.deque[_Ahead] = collections.deque()
-        self._source = self._engine.source if self._pinner is None else self._pinner.results
-        self._loader = self._engine.source
+        self._keeper = self._engine.keeper if self._pinner is None else self._pinner.results
+        self._loader = self._engine.keeper
         self._reset(loader, first_iter=True)
 
     def _freeze_dataset(self, loader: Any) -> None:
         if self._policy.freeze:
             from headrace.frozen._attributes import Freezer  # imported only if it is needed
 
-            _loader_state.freezers.get_or_make(loader, Freezer).freeze(self._dataset)
+            _loader_options.freezers.get_or_make(loader, Freezer).freeze(self._dataset)
 
     def _start_engine(self, loader: Any) -> _engine.Engine:
         """Starts the workers. If an object cannot be pickled, torch's warning comes before the exception."""
@@ -146,22 +142,22 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
 
     def _start(self, loader: Any, is_repaired: bool) -> _engine.Engine:
         self._is_repaired = is_repaired
-        context = loader.multiprocessing_context
+        context, of_iterable = loader.multiprocessing_context, self._iterable_epoch
         return _engine.Engine(
             self,
             workers=self._num_workers,
             prefetch_factor=loader.prefetch_factor,
             in_order=_internals.is_in_order(loader),
-            limit_bytes=_loader_state.limit_of(loader),
+            limit_bytes=_loader_options.limit_of(loader),
             context=torch.multiprocessing if context is None else context,
             policy=self._policy,
             restart_mode=restart_state.restart_mode_of(
                 self._dataset, self._dataset_kind == _internals.DatasetKind.Iterable
             ),
             seed=self._seed,
-            sample_deaths=_loader_state.blames.get_or_make(loader, restart_state.SampleDeaths),
-            epoch=_per_loader.position_of(loader).number if self._epoch is None else self._epoch.number,
-            places=None if self._epoch is None else self._epoch.places,
+            sample_deaths=_loader_options.blames.get_or_make(loader, restart_state.SampleDeaths),
+            epoch=_per_loader.position_of(loader).number if of_iterable is None else of_iterable.number,
+            places=None if of_iterable is None else of_iterable.places,
         )
 
     @property
@@ -210,12 +206,13 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         if beginning is not None:
             begun = beginning.epoch(self)
             self.tasks, epoch = begun.tasks, begun.number
-            self._watch = _agree.watch_of(loader, begun)
+            self.watch = _agree.watch_of(loader, begun)
         else:
-            if self._epoch is None or not first_iter:
-                self._epoch = _iterable.begin(loader)
-                self._engine.use_places(self._epoch.places)
-            self.tasks, epoch = _tasks_of_iterable(self._index_sampler, self._sampler_iter), self._epoch.number
+            if self._iterable_epoch is None or not first_iter:
+                self._iterable_epoch = _iterable.begin(loader)
+                self._engine.use_places(self._iterable_epoch.places)
+            self.tasks = _tasks_of_iterable(self._index_sampler, self._sampler_iter)
+            epoch = self._iterable_epoch.number
         if self._pinner is not None:
             self._answered = max(self._answered, self._pinner.drop_all())
         self._ahead.clear()
@@ -227,16 +224,16 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         except _engine.Timeout:
             self._raise_timeout()
         if begun is not None:
-            begun.source.was_drawn()
+            begun.indices.was_drawn()
             _beginning.warn_of_same_order(loader, begun)
-        if self._watch is not None:
-            self._watch.begin()
-        self._place = begun
+        if self.watch is not None:
+            self.watch.begin()
+        self.epoch = begun
         if beginning is not None and begun is not None:
             beginning.has_begun(begun)
-        if self._epoch is not None:
+        if self._iterable_epoch is not None:
             engine = self._engine
-            _iterable.start(loader, self, self._epoch, lambda: engine.is_over)
+            _iterable.start(loader, self, self._iterable_epoch, lambda: engine.is_over)
 
     def reraise(self, wrapped: Any, note: str) -> NoReturn:
         _reraise(wrapped, note)
@@ -252,13 +249,8 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
     def _next_value(self) -> Any:
         self._engine.warn_of_copies(stacklevel=5)
         value = self._next_answer() if self._pinner is None else self._next_pinned()
-        watch = self._watch  # no function of Python is called for it at each step
-        if watch is not None and watch.show_step is not None:
-            ended = watch.show_step(self._num_yielded + 1)
-            if ended is not None:
-                watch.check_end(self._num_yielded + 1, ended)
         if type(value) is _ExceptionWrapper:  # a dataset or collate_fn returned it, or pinning failed
-            self._engine.source.fail()
+            self._engine.keeper.fail()
             _reraise(value)
         return value
 
@@ -273,10 +265,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         if status is None:
             if not self._persistent_workers:
                 self._shutdown_workers()
-            if self._place is not None:
-                self._place.has_ended = True
-            if self._watch is not None:
-                self._watch.end(self._num_yielded)
+            self._has_ended()
             raise StopIteration
         return status
 
@@ -293,7 +282,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
 
     def _is_behind(self) -> bool:
         """Returns True if the last answer is an exception, which is not among the batches ahead."""
-        return self._engine.is_pending and self._ahead[-1].serial != self._engine.serial
+        return self._engine.has_answer and self._ahead[-1].serial != self._engine.serial
 
     def _look_ahead(self) -> None:
         """Gives the batches that have arrived to the pinning thread, which works while the consumer does. Stops at an

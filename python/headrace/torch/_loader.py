@@ -20,7 +20,7 @@ from headrace.torch import (
     _in_process,
     _internals,
     _iterator,
-    _loader_state,
+    _loader_options,
     _per_loader,
     _plain,
     _resume,
@@ -82,8 +82,8 @@ class DataLoader(_base.DataLoader[_T_co]):
         """Returns counters of the newest iterator: see headrace.Loader.report. If the sampler deals to several ranks,
         there is also `ranks`, a text that says which rank this is, what says so, and how it is compared with the
         others. Raises RuntimeError before the first one."""
-        engine = _loader_state.engines.get(self)
-        dataset = _loader_state.report_dataset(self)
+        engine = _loader_options.engines.get(self)
+        dataset = _loader_options.report_dataset(self)
         if engine is None and not dataset:
             raise RuntimeError(_engine.NO_REPORT)
         ranks = _agree.describe(self)
@@ -134,7 +134,7 @@ def get_iterator(loader: _torchs.DataLoader[Any]) -> Any:
 def _iterator_in_process(loader: _torchs.DataLoader[Any]) -> Any:
     if isinstance(loader.dataset, _internals.DataPipes):
         return _internals.torchs_iterator(loader)
-    policy = _loader_state.policy_of(loader)
+    policy = _loader_options.policy_of(loader)
     if _internals.is_wrapped and not policy.is_per_sample:
         return _torchs_iterator(loader)
     return _in_process.InProcessIterator(loader, policy)
@@ -142,19 +142,19 @@ def _iterator_in_process(loader: _torchs.DataLoader[Any]) -> Any:
 
 def _torchs_iterator(loader: _torchs.DataLoader[Any]) -> Any:
     """Returns torch's iterator. It is counted and continued for loaders that have a state: headrace's own."""
-    if isinstance(loader, _base.DataLoader) or _per_loader.position_of(loader).pending is not None:
+    if isinstance(loader, _base.DataLoader) or _per_loader.position_of(loader).next_start is not None:
         return _plain.get_iterator(loader)
     return _internals.torchs_iterator(loader)
 
 
 def _iterator_over_workers(loader: _torchs.DataLoader[Any]) -> Any:
-    if not _loader_state.warmed.get(loader):
+    if not _loader_options.warmed.get(loader):
         _warm_up_for(loader)
     return _iterator.Iterator(loader)
 
 
 def _warm_up_for(loader: _torchs.DataLoader[Any]) -> None:
-    _loader_state.warmed.set(loader, True)
+    _loader_options.warmed.set(loader, True)
     parts = [loader.dataset, loader.collate_fn, loader.worker_init_fn]
     client.warm_up(loader.multiprocessing_context, _PRELOAD, parts)
 

@@ -17,9 +17,9 @@ from headrace._base import lookup
 from headrace._base.warn import warn_user
 from headrace._loader.start import signals
 from headrace._ranks.job import attempt
-from headrace.sampling._source import Drawn
+from headrace.sampling._epoch_indices import Drawn
 from headrace.torch import _internals, _per_loader
-from headrace.torch._foreign import ForeignSource, samplers_of
+from headrace.torch._foreign import ForeignIndices, samplers_of
 from headrace.torch._whole_order import length_of
 
 try:
@@ -95,10 +95,10 @@ def dealing_of(sampler: Any) -> tuple[Any, int, int] | None:
     return None
 
 
-def watch(loader: Any, source: Any, number: int) -> None:
-    """Makes a source that begins an epoch count what it draws, if its sampler deals to ranks in a way that headrace
-    does not know. number: of the epoch."""
-    dealing = dealing_of(_internals.index_sampler(loader)) if isinstance(source, ForeignSource) else None
+def watch(loader: Any, indices: Any, number: int) -> None:
+    """Makes the EpochIndices of an epoch count what it draws, if its sampler deals to ranks in a way that headrace does
+    not know. number: of the epoch."""
+    dealing = dealing_of(_internals.index_sampler(loader)) if isinstance(indices, ForeignIndices) else None
     position = _per_loader.position_of(loader)
     samples, looked = length_of(loader.dataset), position.overlap_looks
     if dealing is None or looked >= _EPOCHS or samples is None or not 0 < samples <= _MOST_SAMPLES:
@@ -112,8 +112,8 @@ def watch(loader: Any, source: Any, number: int) -> None:
         return
     position.overlap_looks = looked + 1
     made_by = position.made_by.key(type(dealing[0]).__name__)
-    key = f"{attempt()}/{made_by}/{dealing[2]}/{number}/{source.order.get('epoch')}"
-    draw = source.draw
+    key = f"{attempt()}/{made_by}/{dealing[2]}/{number}/{indices.order.get('epoch')}"
+    draw = indices.draw
 
     def draw_counted(position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
         drawn, dropped = draw(position, steps, seeds)
@@ -123,7 +123,7 @@ def watch(loader: Any, source: Any, number: int) -> None:
             drawn.items = _Counted(drawn.items, note, lambda: _finish(cover, dealing, samples, key))
         return drawn, dropped
 
-    source.draw = draw_counted
+    indices.draw = draw_counted
 
 
 def _finish(cover: Cover, dealing: tuple[Any, int, int], samples: int, key: str) -> None:

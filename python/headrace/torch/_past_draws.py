@@ -53,7 +53,7 @@ def as_seeds(loader: Any) -> dict[str, Any]:
 def note(loader: Any, epoch: Epoch) -> None:
     """Notes what an epoch was drawn from, when its first indices are. Warns if an earlier process has drawn the same
     order."""
-    drawn = None if epoch.is_continued else _checksum_of(epoch.source.seeds)
+    drawn = None if epoch.is_continued else _checksum_of(epoch.indices.seeds)
     position = _per_loader.position_of(loader)
     if position.past_draws is None:
         position.past_draws = PastDraws([])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of loaders on torch's own iterators, where headrace's engine cannot run. It needs no extension.
 
-torch's iterator gets an index sampler that draws from the same sources as the engine. After each batch it says which
-tasks the consumer has. All that a state needs is in the epoch, because torch's iterator is gone after a `break`.
+torch's iterator gets an index sampler that draws from the same EpochIndices as the engine. After each batch it says
+which tasks the consumer has. All that a state needs is in the epoch, because torch's iterator is gone after a `break`.
 _plain_iterable.py does the same for iterable datasets.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from headrace.sampling._epoch import Epoch
-from headrace.sampling._source import Drawn
+from headrace.sampling._epoch_indices import Drawn
 from headrace.torch import _beginning, _internals, _past_draws, _plain_iterable
 
 
@@ -96,7 +96,7 @@ class Indices:
         epoch, self._begun = self._begun or self._new_epoch(), None
         is_first = True
         while (task := epoch.tasks.hand_out()) is not None:
-            epoch.source.was_drawn()
+            epoch.indices.was_drawn()
             if is_first:
                 _past_draws.note(self._loader(), epoch)
             is_first = False
@@ -128,7 +128,7 @@ class Indices:
 
     def _note_begun(self, beginning: _beginning.Beginning, epoch: Epoch) -> None:
         if self._base_seed is not None:
-            epoch.source.seeds["base"] = self._base_seed
+            epoch.indices.seeds["base"] = self._base_seed
         beginning.has_begun(epoch)
 
     def _note_delivered(self, iterator: Any, error: Exception | None) -> None:

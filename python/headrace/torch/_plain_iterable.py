@@ -11,7 +11,7 @@ from headrace._base.warn import warn_user
 from headrace._ranks import where
 from headrace.sampling import _iterable
 from headrace.sampling._epoch import Last
-from headrace.sampling._pending import Pending
+from headrace.sampling._next_start import NextStart
 from headrace.sampling._state import State, StateError
 from headrace.torch import _beginning, _generators, _internals, _per_loader
 
@@ -19,13 +19,13 @@ from headrace.torch import _beginning, _generators, _internals, _per_loader
 class PlainIterableEpoch:
     """Does what IterableEpoch does, without the dataset's own state. It does not keep torch's iterator alive."""
 
-    def __init__(self, loader: Any, number: int, pending: Pending | None) -> None:
+    def __init__(self, loader: Any, number: int, start: NextStart | None) -> None:
         self._order = _iterable.order_of(loader.dataset, loader.num_workers)
         self._number = number
-        state = None if pending is None else pending.state
+        state = None if start is None else start.state
         self._seeds = {} if state is None else {name: one for name, one in state.seeds.items() if name == "base"}
         self.is_continued = state is not None and (state.steps > 0 or "base" in self._seeds)
-        self._dropped = (0 if pending is None else pending.skipped) + (0 if state is None else state.steps)
+        self._dropped = (0 if start is None else start.skipped) + (0 if state is None else state.steps)
         self._delivered = 0  # with those that are dropped
         self._is_over = False
         self._is_counted = True
@@ -50,7 +50,7 @@ class PlainIterableEpoch:
                     f"{number}; use the dataset that the state was taken with, or skip fewer batches"
                 )
         position = _per_loader.position_of(loader)
-        position.has_begun(self, self._number, position.pending)
+        position.has_begun(self, self._number, position.next_start)
 
     def _warn_of_drop(self, loader: Any) -> None:
         if self._dropped:
@@ -125,7 +125,7 @@ def _start_next_epoch(iterator: Any, loader: Any) -> None:
 
 def _next_epoch(loader: Any) -> PlainIterableEpoch:
     position = _per_loader.position_of(loader)
-    pending = position.pending
-    if pending is not None and pending.state is not None:
-        _beginning.set_loaders_generator(loader, pending.state.seeds)
-    return PlainIterableEpoch(loader, position.number_of_next(pending), pending)
+    start = position.next_start
+    if start is not None and start.state is not None:
+        _beginning.set_loaders_generator(loader, start.state.seeds)
+    return PlainIterableEpoch(loader, position.number_of_next(start), start)

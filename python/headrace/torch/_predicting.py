@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from headrace.sampling._source import Drawn, Source
+from headrace.sampling._epoch_indices import Drawn, EpochIndices
 
 _MODULES = ("lightning.pytorch.overrides.distributed", "pytorch_lightning.overrides.distributed")
 _NAME = "_IndexBatchSamplerWrapper"
@@ -23,9 +23,9 @@ def wrapped_by_lightning(batch_sampler: Any) -> Any:
     return getattr(batch_sampler, "_batch_sampler", None) if is_wrapper else None
 
 
-def noting(source: Source, wrapper: Any) -> Source:
-    """Makes a source note its batches in Lightning's wrapper, as the wrapper itself does."""
-    draw = source.draw
+def noting(indices: EpochIndices, wrapper: Any) -> EpochIndices:
+    """Makes an EpochIndices note its batches in Lightning's wrapper, as the wrapper itself does."""
+    draw = indices.draw
 
     def note(batch: Any) -> Any:
         wrapper.seen_batch_indices.append(batch)
@@ -35,5 +35,5 @@ def noting(source: Source, wrapper: Any) -> Source:
         drawn, dropped = draw(position, steps, seeds)
         return Drawn(map(note, drawn.tasks()), 0, False), dropped
 
-    source.draw = draw_noting  # type: ignore[method-assign]
-    return source
+    indices.draw = draw_noting  # type: ignore[method-assign]
+    return indices

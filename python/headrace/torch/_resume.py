@@ -14,13 +14,13 @@ import torch
 
 from headrace import _options
 from headrace._ranks import callers, where
-from headrace.sampling import _iterable, _pending, _state, _windows
+from headrace.sampling import _iterable, _next_start, _state, _windows
 from headrace.sampling._epoch import Epoch, Last
-from headrace.sampling._pending import Pending
-from headrace.sampling._source import Source
+from headrace.sampling._epoch_indices import EpochIndices
+from headrace.sampling._next_start import NextStart
 from headrace.sampling._state import State
 from headrace.sampling._windows import Windows
-from headrace.torch import _generators, _internals, _past_draws, _per_loader, _sources
+from headrace.torch import _generators, _internals, _past_draws, _per_loader, _sampler_indices
 from headrace.torch._foreign import has_set_epoch, samplers_of
 from headrace.torch._internals import is_iterable
 from headrace.torch._per_loader import position_of, take_position
@@ -32,12 +32,14 @@ def option(loader: Any, name: str) -> Any:
     return _options.own(loader, name, others) if hasattr(type(loader), "steps_left") else others
 
 
-def source_of(loader: Any) -> tuple[Source, int]:
-    """Returns the source of a loader's indices, and how many steps at the beginning of an epoch are skipped."""
-    source, skipped = _sources.source_of(_internals.index_sampler(loader), loader.dataset, where.rank_or_zero())
-    source.is_batched = _internals.is_batched(loader)
-    source.counts_draws = option(loader, "rng") == "sample"
-    return source, skipped
+def indices_of(loader: Any) -> tuple[EpochIndices, int]:
+    """Returns the EpochIndices of a loader, and how many steps at the beginning of an epoch are skipped."""
+    indices, skipped = _sampler_indices.indices_of(
+        _internals.index_sampler(loader), loader.dataset, where.rank_or_zero()
+    )
+    indices.is_batched = _internals.is_batched(loader)
+    indices.counts_draws = option(loader, "rng") == "sample"
+    return indices, skipped
 
 
 def set_sampler_epoch(loader: Any, order: dict[str, Any]) -> None:
@@ -61,13 +63,13 @@ def state_dict(loader: Any) -> dict[str, str]:
 
 def _state_of(loader: Any) -> State:
     position = position_of(loader)
-    pending, epoch = position.pending, position.progress
+    start, epoch = position.next_start, position.progress
     is_running = isinstance(epoch, Epoch) and not epoch.has_ended
-    if pending is not None and (pending.state is not None or not is_running):
-        return _pending_state(loader, pending)
+    if start is not None and (start.state is not None or not is_running):
+        return _state_to_begin(loader, start)
     if not isinstance(epoch, Epoch):
         return _fresh_state(loader)
-    seeds = epoch.source.seeds
+    seeds = epoch.indices.seeds
     seeds.update({name: _text(value) for name, value in seeds.items()})  # encoded once
     is_left = position.windows is None and epoch.has_delivered() and callers.epoch_was_ended()  # else a pass goes on
     state = epoch.state_after_leaving() if is_left else epoch.state(position.held_back(option(loader, "held_back")))
@@ -80,17 +82,17 @@ def _state_of(loader: Any) -> State:
 def _as_loaders(loader: Any, epoch: Epoch, seeds: dict[str, Any]) -> dict[str, Any]:
     """Returns the seeds of the next epoch. If the sampler draws from the loader's own generator, that is as the sampler
     leaves it at its end, which it may not have reached."""
-    shares = loader.generator is not None and getattr(epoch.source, "generator", None) is loader.generator
+    shares = loader.generator is not None and getattr(epoch.indices, "generator", None) is loader.generator
     return {**seeds, "next_loader": seeds["next_generator"]} if shares and "next_generator" in seeds else seeds
 
 
 def _iterable_state(loader: Any) -> State:
     position = position_of(loader)
-    pending, epoch = position.pending, position.progress
+    start, epoch = position.next_start, position.progress
     order = _iterable.order_of(loader.dataset, loader.num_workers)
     fresh = _iterable.state_at_start(position.number, order, where.rank_or_zero())
-    if pending is not None:
-        state = pending.state or fresh
+    if start is not None:
+        state = start.state or fresh
     else:
         state = fresh if epoch is None else epoch.state(position.held_back(option(loader, "held_back")))
     if not state.steps and "base" not in state.seeds:
@@ -104,9 +106,9 @@ def _text(value: Any) -> Any:
 
 def _fresh_state(loader: Any) -> State:
     """Returns the state before the first iterator."""
-    source, _ = source_of(loader)
-    state = State(position_of(loader).number, 0, 0, source.order, [source.segment])
-    state.seeds = {name: _text(value) for name, value in source.end_seeds().items()} | _end_seeds(loader)
+    indices, _ = indices_of(loader)
+    state = State(position_of(loader).number, 0, 0, indices.order, [indices.segment])
+    state.seeds = {name: _text(value) for name, value in indices.end_seeds().items()} | _end_seeds(loader)
     return state
 
 
@@ -116,14 +118,14 @@ def _end_seeds(loader: Any, epoch: Epoch | None = None) -> dict[str, Any]:
     seeds: dict[str, Any] = {}
     if loader.generator is not None:
         seeds["next_loader"] = _generators.encode(loader.generator.get_state())
-    if epoch is not None and loader.persistent_workers and "base" in epoch.source.seeds:
-        seeds["next_base"] = epoch.source.seeds["base"]
+    if epoch is not None and loader.persistent_workers and "base" in epoch.indices.seeds:
+        seeds["next_base"] = epoch.indices.seeds["base"]
     return seeds
 
 
-def _pending_state(loader: Any, pending: Pending) -> State:
-    state = pending.state or _fresh_state(loader)
-    return _pending.skipped(state, pending.skipped, source_of(loader)[0]) if pending.skipped else state
+def _state_to_begin(loader: Any, start: NextStart) -> State:
+    state = start.state or _fresh_state(loader)
+    return _next_start.skipped(state, start.skipped, indices_of(loader)[0]) if start.skipped else state
 
 
 def last(loader: Any) -> Last | None:
@@ -144,7 +146,7 @@ def load(loader: Any, given: Any) -> None:
     if is_iterable(loader):
         state = _iterable.fitting(state, loader.dataset, loader.num_workers, where.rank_or_zero())
     else:
-        state = _pending.fitting(state, source_of(loader)[0], option(loader, "on_changed"))
+        state = _next_start.fitting(state, indices_of(loader)[0], option(loader, "on_changed"))
     position.will_continue(state, window)
     _past_draws.load(loader, state.seeds)
     _internals.drop_iterator(loader)
@@ -154,7 +156,7 @@ def load(loader: Any, given: Any) -> None:
         set_sampler_epoch(loader, state.order)
 
 
-class AsLoader:
+class AsPositionOwner:
     """A loader of torch as headrace.sampling._position sees it."""
 
     def __init__(self, loader: Any) -> None:
@@ -165,13 +167,13 @@ class AsLoader:
         """True if the dataset gives no samples by index."""
         return is_iterable(self._loader)
 
-    def source(self) -> tuple[Source, int]:
-        """Returns the source of the indices, and the steps that are skipped."""
-        return source_of(self._loader)
+    def indices(self) -> tuple[EpochIndices, int]:
+        """Returns the EpochIndices of the loader, and the steps that are skipped."""
+        return indices_of(self._loader)
 
-    def state_to_begin(self, pending: Pending) -> State:
+    def state_to_begin(self, start: NextStart) -> State:
         """Returns the state before the next iterator."""
-        return _pending_state(self._loader, pending)
+        return _state_to_begin(self._loader, start)
 
     def set_parts(self, epoch: int) -> None:
         """Sets the samplers and the dataset to an epoch, if they have set_epoch."""
@@ -188,7 +190,7 @@ def set_epoch(loader: Any, epoch: int) -> None:
     """Sets the number of a loader's next epoch: see EpochPosition."""
     position = position_of(loader)
     number = operator.index(epoch) if position.windows is None else _options.check_count("epoch", epoch)
-    position.set_epoch(AsLoader(loader), number)
+    position.set_epoch(AsPositionOwner(loader), number)
 
 
 _POSITION = "_headrace_position"  # in the attributes of a copy
@@ -200,7 +202,7 @@ def with_position(loader: Any) -> dict[str, Any]:
     that has them would begin its epochs with the iterator of the loader."""
     position = position_of(loader)
     found = {name: None if name == "_iterator" else value for name, value in vars(loader).items()}
-    is_new = position.pending is None and position.windows is None
+    is_new = position.next_start is None and position.windows is None
     return found if is_new else {**found, _POSITION: position.copy(0)}
 
 

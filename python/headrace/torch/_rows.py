@@ -31,15 +31,13 @@ def gatherer_of(dataset: Any, collate_fn: Any) -> sample_rows.Gatherer | None:
     """Returns what gathers the batches of a dataset, or None if torch's way has to make them."""
     if not _default_collate.is_torchs(collate_fn):
         return None
-    source = sample_rows.source_of(dataset)
-    if source is not None:
+    gatherer = sample_rows.gatherer_of_source(dataset)
+    node = None if gatherer is not None else _node_of(dataset)
+    if node is not None:
+        gatherer = _TensorGatherer(node)
+    if gatherer is not None:
         extension.use_torch()
-        return sample_rows.SourceGatherer(source)
-    node = _node_of(dataset)
-    if node is None:
-        return None
-    extension.use_torch()
-    return _TensorGatherer(node)
+    return gatherer
 
 
 def batch_of(gatherer: sample_rows.Gatherer, indices: Any, threads: int) -> Any:

@@ -13,7 +13,7 @@ from headrace.torch import _internals, _resume
 from headrace.torch._per_loader import position_of
 
 
-class _Passes(_resume.AsLoader):
+class _Passes(_resume.AsPositionOwner):
     """The passes of a loader. make: begins one, as torch's __iter__ does."""
 
     def __init__(self, loader: Any, make: Callable[[], Iterator[Any]]) -> None:

@@ -167,14 +167,7 @@ class BatchMaker(DatasetBatchMaker):
             if rows is not None:
                 return rows
             return self._fetcher.fetch(self._port.noting(task))
-        self.notes = None
-        self._made += 1
-        self._raise_failure()
-        if self._is_ended:
-            raise EndOfData
-        if self._state is not None:
-            self._load(self._state)
-        return self._fetch_and_note(self._fetch, task)
+        return self._fetch_and_note(task)
 
     def _fetch(self, task: Any) -> Any:
         indices = task

@@ -22,7 +22,8 @@ import pytest
 import repairable as r
 import torch
 import unpicklable
-from loaders import Headrace
+from loaders import Headrace, only_headrace
+from processes import run
 
 only_with_notes = pytest.mark.skipif(sys.version_info < (3, 11), reason="notes are not part of the message")
 LOADERS = [headrace.Loader, Headrace]
@@ -356,3 +357,30 @@ def test_a_check_draws_no_indices(kind: Any, argument: str) -> None:
     for options in ({argument: NeverAsked()}, {"shuffle": True}):
         assert headrace.doctor.check(kind([5, 6, 7], num_workers=1, **options)).findings == ()
     assert torch.equal(torch.get_rng_state(), state)
+
+
+WITH_EVENT = """
+import multiprocessing, threading, warnings
+import datasets as d
+from loaders import Headrace
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    context = multiprocessing.get_context({method!r})
+    gate = d.Gate(4, 1, context.Event())
+    for options in ({{"dataset": [threading.Lock()]}}, {{"collate_fn": lambda batch: batch}},
+                    {{"worker_init_fn": threading.Lock().acquire}},
+                    {{"dataset": d.Gate(4, 1, multiprocessing.get_context("fork").Event())}}):
+        try:
+            iter(Headrace(**{{"dataset": gate, **options}}, num_workers=1, multiprocessing_context=context))
+        except Exception as error:
+            print(*error.__notes__, sep="\\n")
+"""
+
+
+@only_headrace
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions take no notes before Python 3.11")
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_the_argument_that_cannot_be_pickled_is_named(tmp_path: pathlib.Path, method: str) -> None:
+    lines = [line for line in run(tmp_path, WITH_EVENT.format(method=method)).splitlines() if "cannot be sent" in line]
+    names = ["dataset", "collate_fn", "worker_init_fn", "dataset"]
+    assert [line.partition(" cannot be sent")[0] for line in lines] == [f"headrace: {name}" for name in names]

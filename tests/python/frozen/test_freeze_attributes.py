@@ -363,9 +363,9 @@ def test_slots_with_private_names_are_found() -> None:
     assert is_frozen(data.paths()) and data.paths()[1].endswith("00000001.jpg")
 
 
-@pytest.mark.parametrize("face", ["numpy", "torch"])
-def test_unfreezable_attribute_is_reported_once(face: str, caplog: pytest.LogCaptureFixture) -> None:
-    kind: Any = headrace.Loader if face == "numpy" else pytest.importorskip("headrace.torch").DataLoader
+@pytest.mark.parametrize("package", ["numpy", "torch"])
+def test_unfreezable_attribute_is_reported_once(package: str, caplog: pytest.LogCaptureFixture) -> None:
+    kind: Any = headrace.Loader if package == "numpy" else pytest.importorskip("headrace.torch").DataLoader
     data = Paths()
     data.locks = [threading.Lock() for _ in range(COUNT)]  # type: ignore[attr-defined]
     loader = kind(data, 1000, num_workers=1, multiprocessing_context="fork", freeze=True)

@@ -410,3 +410,10 @@ for _ in range(20):
 print(best < 0.001)
 """
     assert elsewhere(code, path).stdout == "True\n"
+
+
+@pytest.mark.parametrize("name", [b"no\xff", *(b"a" * i + ("€" * 60 + "/").encode() * 12 for i in range(3))])
+def test_path_that_is_no_utf8_or_too_long_is_in_the_message(tmp_path: pathlib.Path, name: bytes) -> None:
+    path = os.path.join(os.fsencode(tmp_path), name)
+    with pytest.raises(FileNotFoundError, match="cannot open"):
+        headrace.open(os.fsdecode(path))

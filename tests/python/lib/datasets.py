@@ -455,6 +455,19 @@ def collate_tagged(batch: list[Tagged], *, collate_fn_map: Any = None) -> torch.
 # ---- map-style ----
 
 
+class Calls(Dataset):  # type: ignore[type-arg]
+    """A dataset whose samples are the results of a function."""
+
+    def __init__(self, make: Callable[[int], Any], count: int = 4) -> None:
+        self.make, self.count = make, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(index)
+
+
 class Squares(Dataset):  # type: ignore[type-arg]
     """index -> (index, index squared as a tensor)."""
 

@@ -59,3 +59,12 @@ def forked(kind: Any, dataset: Any, **options: Any) -> Any:
     options.setdefault("num_workers", 1)
     options.setdefault("multiprocessing_context", "fork")
     return kind(dataset, **options)
+
+
+def _as_is(sample: Any) -> Any:
+    return sample
+
+
+def unbatched(kind: Any, dataset: Any, **options: Any) -> Any:
+    """Returns a loader whose values are the samples themselves."""
+    return forked(kind, dataset, **{"batch_size": None, "collate_fn": _as_is, **options})

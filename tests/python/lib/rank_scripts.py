@@ -26,7 +26,7 @@ def facts(steps=78, epoch=0, length=-1, seed=-1, digest=-1, samples=-1):
 
 class Stepped(Agreement):
     def step(self, steps):
-        # As the iterators do it.
+        # As _core.Iterator does it.
         if self.show_step is not None and (ended := self.show_step(steps)) is not None:
             self.check_end(steps, ended)
 

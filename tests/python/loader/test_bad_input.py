@@ -653,3 +653,40 @@ def test_file_size_limit_is_respected(tmp_path: pathlib.Path) -> None:
     for size in (2 << 30, 16 << 20, 2 << 20):
         assert run(tmp_path, SMALL_FILES.format(kind="Headrace", bytes=size)) == "4 4\n"
     assert "raise the limit on file sizes (ulimit -f)" in run(tmp_path, SMALL_FILES.format(kind="Headrace", bytes=4096))
+
+
+WITHOUT_STANDARD = """
+import os, pathlib
+import numpy as np
+from headrace import Loader
+
+class Prints:
+    "As code in C that prints, whatever the numbers 0, 1 and 2 are."
+    def __len__(self):
+        return 16
+    def __getitem__(self, index):
+        for fd in 0, 1, 2:
+            try:
+                os.write(fd, b"x" * 500)
+            except OSError:
+                pass
+        return np.full(20_000, index, np.uint32)
+
+if __name__ == "__main__":
+    for fd in 0, 1, 2:
+        os.close(fd)
+    batches = iter(Loader(Prints(), 2, num_workers=2, multiprocessing_context={method!r}))
+    paths = [pathlib.Path(f"/proc/self/fd/{{fd}}") for fd in (0, 1, 2)]
+    names = [str(path.readlink()) for path in paths if path.is_symlink()]
+    ours = [name for name in names if any(kind in name for kind in ("memfd", "eventfd", "pidfd"))]
+    seen = [batch[:, 500].tolist() for batch in batches]
+    pathlib.Path("seen").write_text(f"{{ours}} {{seen}}")
+"""
+
+
+@only_headrace
+@pytest.mark.parametrize("method", METHODS)
+def test_descriptors_of_closed_stdin_and_stdout_are_not_reused(tmp_path: pathlib.Path, method: str) -> None:
+    """A process without stdin and stdout: no file of headrace gets their numbers."""
+    assert run(tmp_path, WITHOUT_STANDARD.format(method=method)) == ""
+    assert (tmp_path / "seen").read_text() == f"[] {[[i, i + 1] for i in range(0, 16, 2)]}"

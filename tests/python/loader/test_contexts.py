@@ -57,18 +57,18 @@ def ask(folder: pathlib.Path, imports: str, pool: str, method: str, executor: st
     return eval(run(folder, code))
 
 
-FACES = {
+PACKAGES = {
     "torch": "from headrace.torch import DataLoader as Headrace",
     "numpy": "from headrace import Loader as Headrace",
 }
 
 
 @pytest.mark.parametrize(
-    "face, pool, method",
+    "package, pool, method",
     [*(("torch", "fork", method) for method in METHODS), *(("numpy", method, method) for method in METHODS)],
 )
-def test_loader_in_pool_is_refused_with_advice(tmp_path: pathlib.Path, face: str, pool: str, method: str) -> None:
-    found = ask(tmp_path, FACES[face], pool, method, "context.Pool(1)", "pool.apply(ask, ['{}'])")
+def test_loader_in_pool_is_refused_with_advice(tmp_path: pathlib.Path, package: str, pool: str, method: str) -> None:
+    found = ask(tmp_path, PACKAGES[package], pool, method, "context.Pool(1)", "pool.apply(ask, ['{}'])")
     error, note, left, files = found
     assert error == "AssertionError('daemonic processes are not allowed to have children')"
     assert ADVICE in note
@@ -78,7 +78,7 @@ def test_loader_in_pool_is_refused_with_advice(tmp_path: pathlib.Path, face: str
 @pytest.mark.parametrize("method", METHODS)
 def test_loader_in_process_pool_executor_works(tmp_path: pathlib.Path, method: str) -> None:
     executor = "ProcessPoolExecutor(1, mp_context=context)"
-    found = ask(tmp_path, FACES["numpy"], method, method, executor, "pool.submit(ask, '{}').result()")
+    found = ask(tmp_path, PACKAGES["numpy"], method, method, executor, "pool.submit(ask, '{}').result()")
     assert found == [[0, 1], [2, 3]]
 
 
@@ -273,10 +273,12 @@ IGNORED = "import headrace\nwarnings.simplefilter('error')\nwarnings.simplefilte
 RAISED = "warnings.simplefilter('error')"
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("package", PACKAGES)
 @pytest.mark.parametrize("filters, expected", [(RAISED, "headrace ForkWarning True"), (IGNORED, "2")])
-def test_fork_warning_has_category_of_its_own(tmp_path: pathlib.Path, face: str, filters: str, expected: str) -> None:
-    code = WARNED.format(imports=f"{FACES[face]}\n{filters}")
+def test_fork_warning_has_category_of_its_own(
+    tmp_path: pathlib.Path, package: str, filters: str, expected: str
+) -> None:
+    code = WARNED.format(imports=f"{PACKAGES[package]}\n{filters}")
     assert run(tmp_path, code).strip() == expected
 
 
@@ -284,8 +286,65 @@ def test_fork_warning_is_filtered_from_environment(tmp_path: pathlib.Path) -> No
     folder = str(pathlib.Path(headrace.__file__).parents[1])  # Python reads the variable before it knows this folder
     output = run(
         tmp_path,
-        WARNED.format(imports=FACES["numpy"]),
+        WARNED.format(imports=PACKAGES["numpy"]),
         PYTHONPATH=folder,
         PYTHONWARNINGS="error,ignore::headrace.ForkWarning",
     )
     assert output.strip() == "2"
+
+
+AT_TOP_LEVEL = """
+import headrace
+from loaders import Headrace
+loaders = [kind(range(4), 2, num_workers=1, multiprocessing_context={method!r}) for kind in (Headrace, headrace.Loader)]
+if __name__ == "__main__":
+    print([batch.tolist() for loader in loaders for batch in loader])
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_loader_outside_the_main_guard_works(tmp_path: pathlib.Path, method: str) -> None:
+    """The main module makes the loader outside `if __name__ == "__main__"`."""
+    assert run(tmp_path, AT_TOP_LEVEL.format(method=method)) == f"{[[0, 1], [2, 3]] * 2}\n"
+
+
+SETTLES = """
+import multiprocessing, headrace
+if __name__ == "__main__":
+    loader = headrace.Loader(range(4), num_workers=1, multiprocessing_context="forkserver")
+    multiprocessing.set_start_method("spawn")
+    print(len(list(loader)))
+"""
+
+
+MANY_ARGUMENTS = """
+import sys, headrace
+from headrace._loader.forkserver import client
+sys.argv += [f"data/{number:08}.jpg" for number in range(10_000)]
+if __name__ == "__main__":
+    loader = headrace.Loader(range(4), num_workers=1, multiprocessing_context="forkserver")
+    assert client._current
+    print(len(list(loader)))
+"""
+
+
+WITHOUT_FOLDER = """
+import os, threading, headrace
+os.mkdir("gone")
+os.chdir("gone")
+os.rmdir("../gone")
+for options in {"sampler": [threading.Lock()]}, {"collate_fn": lambda samples: threading.Lock()}:
+    try:
+        list(headrace.Loader(range(4), num_workers=1, multiprocessing_context="fork", **options))
+    except TypeError as error:
+        print("cannot pickle '_thread.lock' object" in str(error))
+"""
+
+
+@pytest.mark.parametrize(
+    "script, expected",
+    [(SETTLES, "4\n"), (MANY_ARGUMENTS, "4\n"), (WITHOUT_FOLDER, "True\nTrue\n")],
+    ids=["start method", "arguments", "folder"],
+)
+def test_a_script_does_what_it_may_with_torch(script: str, expected: str, tmp_path: pathlib.Path) -> None:
+    assert run(tmp_path, script) == expected

@@ -7,13 +7,16 @@ import asyncio
 import re
 import sys
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
+import datasets as d
 import failures as f
 import headrace
 import headrace.torch
 import pytest
 from disturbed import BOTH
+from loaders import Headrace, only_headrace, unbatched
 from torch._utils import ExceptionWrapper
 
 
@@ -108,3 +111,47 @@ def test_loop_goes_on_after_exception_that_is_made_otherwise(kind: Any) -> None:
 def test_base_exception_is_a_death_that_shows_its_text(kind: Any, base: Any) -> None:
     error = raised_by(load(kind, f.raising(base), max_restarts=0))
     assert f"{base.__name__}: {f.TEXT}" in str(error) and "failures.py" in str(error)
+
+
+class Late:
+    """A sampler whose store does not answer."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(5)
+        raise TimeoutError("the store did not answer")
+
+    def __len__(self) -> int:
+        return 5
+
+
+def test_a_timeout_of_the_sampler_is_the_samplers() -> None:
+    with pytest.raises(TimeoutError, match="the store did not answer"):
+        list(Headrace(d.Squares(9), sampler=Late(), num_workers=1, multiprocessing_context="fork"))
+
+
+class NoDatabase:
+    def __reduce__(self) -> Any:
+        raise ConnectionError("no database today")
+
+
+def test_oserror_while_pickling_the_dataset_is_raised_unchanged() -> None:
+    with pytest.raises(ConnectionError) as caught:
+        list(Headrace([NoDatabase()], num_workers=1, multiprocessing_context="spawn"))
+    assert str(caught.value) == "no database today"
+
+
+class Unreadable:
+    def __reduce__(self) -> Any:
+        return int, ("x",)
+
+
+@only_headrace
+def test_undecodable_batches_do_not_end_the_epoch_early() -> None:
+    """A batch that cannot be decoded raises; the batches after it arrive."""
+    iterator = iter(unbatched(Headrace, d.Calls(lambda i: Unreadable() if i < 2 else i, 8)))
+    got = []
+    for _ in range(2):
+        with pytest.raises(ValueError):
+            next(iterator)
+    got.extend(iterator)
+    assert got == [2, 3, 4, 5, 6, 7]

@@ -283,3 +283,23 @@ def test_stacks_on_a_signal_of_the_users_stay_in_worker(kind: Any, tmp_path: pat
         finally:
             faulthandler.unregister(signal.SIGUSR1)
     assert until(lambda: "in __getitem__" in (tmp_path / "stacks").read_text(), DEADLINE_S)
+
+
+SHARED_FILE = """
+from loaders import Headrace
+file = open(__file__, "rb", buffering=0)
+class Positions:
+    def __len__(self):
+        return 1
+    def __getitem__(self, index):
+        before = file.tell()
+        file.seek(7)
+        return before
+if __name__ == "__main__":
+    loader = Headrace(Positions(), num_workers=1, multiprocessing_context="forkserver")
+    print([batch.item() for _ in range(2) for batch in loader])
+"""
+
+
+def test_a_file_that_the_main_module_opens_is_each_workers_own(tmp_path: pathlib.Path) -> None:
+    assert run(tmp_path, SHARED_FILE) == "[0, 0]\n"

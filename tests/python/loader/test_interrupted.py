@@ -17,6 +17,11 @@ import headrace
 import pytest
 import torch
 from headrace._loader.start.signals import without_signals
+from headrace._ranks.agreement import Agreement
+from headrace._ranks.disagreement import Facts
+from headrace._ranks.loader_identity import LoaderIdentity
+from headrace._ranks.remainder import ALLOWED, Remainder
+from headrace.sampling._watch import Watch
 from headrace.torch._lists import Lists
 from interruptions import Interrupter, Interruption
 from loaders import ENGINE, Headrace
@@ -107,6 +112,52 @@ def test_interrupted_next_loses_no_batch_out_of_order(make: Any) -> None:
 def test_interrupted_next_loses_no_batch_of_an_iterable(make: Any, workers: int) -> None:
     got, _ = _run(make(Stream(), workers, batch_size=2))
     assert sorted(_flat(got)) == list(range(COUNT))
+
+
+class EarlyEnd(Agreement):
+    """An agreement in which each step finds a rank that has ended one step before, which may be. `shown`: the steps."""
+
+    def __init__(self) -> None:
+        super().__init__(LoaderIdentity(["train.py:1"]), 0, 2)
+        self._remainder = Remainder(ALLOWED)
+        self.shown: list[int] = []
+
+    def step(self, steps: int) -> tuple[int, int]:
+        self.shown.append(steps)
+        return 1, steps - 1
+
+
+def _watched(loader: Any, agreement: EarlyEnd) -> Any:
+    """Returns an iterator over a loader whose steps are shown."""
+    iterator = iter(loader)
+    iterator.watch = Watch(agreement, iterator.epoch, lambda: None)
+    iterator.watch.show_step = agreement.step
+    return iterator
+
+
+@KINDS
+@WORKERS
+def test_interrupted_next_shows_each_step_and_loses_no_batch(make: Any, workers: int) -> None:
+    agreement = EarlyEnd()
+    with Interrupter() as interrupter:
+        got = list(interrupter.all_of(_watched(make(Samples(), workers, batch_size=2), agreement)))
+    assert _flat(got) == list(range(COUNT))
+    assert list(dict.fromkeys(agreement.shown)) == list(range(1, COUNT // 2 + 1))
+    assert len(agreement.shown) > COUNT // 2, "no step was shown again after an interruption in check_end"
+
+
+@KINDS
+@WORKERS
+def test_disagreement_of_ranks_keeps_the_batch(make: Any, workers: int) -> None:
+    agreement = EarlyEnd()
+    iterator = _watched(make(Samples(), workers, batch_size=COUNT), agreement)
+    agreement._facts, agreement._remainder = Facts(*[COUNT] * 6), Remainder()
+    for _ in range(2):
+        with pytest.raises(headrace.RanksDisagree, match=r"train\.py:1"):
+            next(iterator)
+    agreement._remainder = Remainder(ALLOWED)
+    assert _flat([next(iterator)]) == list(range(COUNT))
+    assert agreement.shown == [1, 1, 1]
 
 
 @KINDS
@@ -239,7 +290,7 @@ def test_interrupted_begin_of_a_pass_loses_no_batch(make: Any, workers: int, kin
 
 
 def _in_flight(iterator: Any) -> int:
-    core = iterator._engine.source
+    core = iterator._engine.keeper
     return core.owed + sum(len(core.tasks(worker)) for worker in range(2))
 
 
@@ -250,7 +301,7 @@ def test_interrupted_next_keeps_as_many_batches_in_flight(make: Any) -> None:
         for _ in range(COUNT // 2 - 6):
             interrupter.next(iterator)
             assert _in_flight(iterator) == 6
-            assert iterator._engine.source.owed == 0
+            assert iterator._engine.keeper.owed == 0
     assert len(list(iterator)) == 6
 
 

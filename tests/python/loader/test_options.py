@@ -7,14 +7,18 @@ import inspect
 import pathlib
 import subprocess
 import sys
+import warnings
 from typing import Any
 
+import datasets as d
 import headrace
 import headrace.torch
+import numpy as np
 import pytest
+import torch
 import torch.utils.data
 from headrace import _core, _options
-from loaders import only_headrace
+from loaders import Headrace, Torch, only_headrace
 
 pytestmark = only_headrace
 
@@ -75,3 +79,88 @@ def test_unknown_and_bad_options_are_refused(name: str) -> None:
 def test_limits_are_those_of_the_extension() -> None:
     """The options are checked without the extension, too."""
     assert (_options._LEAST_CACHE, _options._MOST_THREADS) == (_core.SAMPLES_LEAST_BYTES, _core.IMAGE_MOST_THREADS)
+
+
+@only_headrace
+def test_the_signature_has_torchs_names_and_headraces() -> None:
+    ours, theirs = inspect.signature(Headrace), inspect.signature(Torch)
+    own = ["arena_limit", "max_restarts", "rng", "seed", "on_bad_sample", "retries"]
+    own += [
+        "stall_after",
+        "on_stall",
+        "shutdown_timeout",
+        "on_changed",
+        "held_back",
+        "snapshot_every_n_steps",
+        "compare_ranks",
+        "steps_per_epoch",
+        "threads",
+        "cache",
+        "freeze",
+        "repair",
+    ]
+    assert list(ours.parameters) == [*theirs.parameters, *own]
+    assert inspect.signature(Headrace.__init__).parameters.keys() == {"self", *ours.parameters}
+    assert ours.parameters["arena_limit"].kind is inspect.Parameter.KEYWORD_ONLY
+
+    class Sub(Headrace):  # type: ignore[type-arg]
+        def __init__(self, path: str) -> None:
+            super().__init__(path)
+
+    assert list(inspect.signature(Sub).parameters) == ["path"]
+
+
+@only_headrace
+@pytest.mark.parametrize(("option", "text"), [("num_workers", "1 to 1024"), ("prefetch_factor", "1 to 32768")])
+@pytest.mark.parametrize("number", [2**32, 2**32 + 1, 2**70])
+def test_counts_beyond_32_bits_are_refused(option: str, text: str, number: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, of so many workers
+        loader = Headrace([1, 2], **{"num_workers": 1, "multiprocessing_context": "fork", option: number})
+        with pytest.raises(ValueError, match=text):
+            iter(loader)
+
+
+@only_headrace
+@pytest.mark.parametrize(("seed", "error"), [("x", TypeError), (True, TypeError), (-1, ValueError)])
+def test_install_checks_the_seed(seed: Any, error: type[Exception]) -> None:
+    from headrace.torch import installed
+
+    with pytest.raises(error, match="seed should"), installed(seed=seed):
+        pass
+
+
+class OwnNames(Headrace):
+    """A subclass whose names are headrace's too."""
+
+    @property
+    def seed(self) -> str:  # type: ignore[override]
+        return "its own"
+
+    def freeze(self) -> str:  # type: ignore[override]
+        return "its own"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.dataset, name)
+
+
+def test_subclass_may_reuse_names_of_headrace() -> None:
+    """A subclass may have methods and properties with names that headrace's loader uses."""
+    loader = OwnNames(d.Squares(4), num_workers=1, multiprocessing_context="fork")
+    assert len(list(loader)) == 4
+    assert (loader.seed, loader.freeze()) == ("its own", "its own")
+
+
+@only_headrace
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("name, value", [("rng", np.random.default_rng(0)), ("seed", "abc"), ("repair", print)])
+def test_subclass_attribute_with_invalid_option_value_is_named(num_workers: int, name: str, value: Any) -> None:
+    loader = Headrace(d.Squares(4), num_workers=num_workers, multiprocessing_context="fork" if num_workers else None)
+    setattr(loader, name, value)
+    if name == "seed" and num_workers == 0:
+        assert len(list(loader)) == 4  # pin_memory has no effect there
+        return
+    with pytest.raises((TypeError, ValueError), match=f"{name} should be") as caught:
+        iter(loader)
+    if sys.version_info >= (3, 11):
+        assert any("rename it" in note for note in caught.value.__notes__)

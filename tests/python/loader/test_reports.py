@@ -519,7 +519,7 @@ if __name__ == "__main__":
         os.killpg(0, signal.SIGTERM)
     next(iterator)
 """
-FACES = pytest.mark.parametrize("module, kind", [("headrace", "Loader"), ("headrace.torch", "DataLoader")])
+PACKAGES = pytest.mark.parametrize("module, kind", [("headrace", "Loader"), ("headrace.torch", "DataLoader")])
 
 
 def end_by_sigterm(folder: pathlib.Path, itself: bool, module: str, kind: str, method: str) -> str:
@@ -529,7 +529,7 @@ def end_by_sigterm(folder: pathlib.Path, itself: bool, module: str, kind: str, m
         return script.stderr[script.stderr.rindex("RuntimeError: ") :]
 
 
-@FACES
+@PACKAGES
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_sigterm_to_the_process_group_is_named(tmp_path: pathlib.Path, module: str, kind: str, method: str) -> None:
     output = end_by_sigterm(tmp_path, False, module, kind, method)
@@ -537,7 +537,7 @@ def test_sigterm_to_the_process_group_is_named(tmp_path: pathlib.Path, module: s
     assert "\n  it ended all 2 workers at the same time: it was sent to their whole process group" in output
 
 
-@FACES
+@PACKAGES
 def test_sigterm_to_one_worker_names_no_group(tmp_path: pathlib.Path, module: str, kind: str) -> None:
     output = end_by_sigterm(tmp_path, True, module, kind, "fork")
     assert "is killed by signal: Terminated." in output

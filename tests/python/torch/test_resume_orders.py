@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from drawn_orders import SHUFFLES, Batches, Counting, CountingWithState, N, Shuffled, ShuffledInPlace, seed_all
-from headrace.sampling._source import hash_of
+from headrace.sampling._epoch_indices import hash_of
 from headrace.torch import DataLoader, per_rank
 from loaders import only_headrace
 from resumed import Numbers, plain

@@ -15,6 +15,7 @@ import time
 from typing import Any
 
 import datasets as d
+import headrace
 import headrace.torch
 import hypothesis
 import hypothesis.strategies as st
@@ -1228,3 +1229,15 @@ def test_the_masking_of_tracebacks_keeps_the_users_own_frames() -> None:
         "Caught ValueError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
         f'  File "{here}", line 2, in get\n    raise ValueError\nValueError: at 0x0'
     )
+
+
+COLLATE_MAP = """
+from torch.utils.data._utils.collate import default_collate_fn_map
+default_collate_fn_map[int] = lambda batch, *, collate_fn_map=None: "the user's"
+from loaders import Headrace
+print(*Headrace([1, 2], batch_size=2, num_workers=1, multiprocessing_context="fork"))
+"""
+
+
+def test_collate_map_changed_before_the_import_is_used(tmp_path: pathlib.Path) -> None:
+    assert run(tmp_path, COLLATE_MAP) == "the user's\n"

@@ -8,9 +8,11 @@ from typing import Any
 import headrace
 import headrace.torch
 import pytest
+import torch
 import torch.utils.data
 from headrace.torch import DataLoader, DistributedSampler, per_rank
 from headrace.torch._fallback import DataLoader as Fallback
+from loaders import ENGINE, Headrace
 
 
 class Noted:
@@ -62,3 +64,16 @@ def test_set_epoch_of_a_framework_loader_is_not_needed() -> None:
     loader = DataLoader(torch.utils.data.TensorDataset(torch.arange(4)), 2, shuffle=True)
     loader.set_epoch(3)
     assert len(list(loader)) == 2
+
+
+def test_loaders_that_are_compared_have_epochs_of_their_own() -> None:
+    class Equal(Headrace):  # type: ignore[misc]
+        def __eq__(self, other: object) -> bool:
+            return True
+
+    loaders = [Equal([1, 2, 3], num_workers=1, multiprocessing_context="fork") for _ in range(2)]
+    assert [[batch.item() for batch in loader] for loader in loaders] == [[1, 2, 3]] * 2
+    if ENGINE:
+        loaders[0].set_epoch(5)
+        next(iter(loaders[1]))
+        assert [loader.report()["batches"] for loader in loaders] == [3, 1]

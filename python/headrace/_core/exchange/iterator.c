@@ -8,18 +8,70 @@
  * _core.Iterator: the base of the loaders' iterators. It makes sure that no batch is lost if an exception is raised
  * anywhere in next(), for example by a signal handler.
  *
- *     next() -> _prepare(), in Python: makes the next value and returns it, but keeps it in `_source`. It can be
- *                 interrupted anywhere, and starts again in the next call of next().
- *             -> here, where no Python code runs any more: the source drops the value, and the value is returned.
+ * next() begins here, and these are its steps in order. A function calls those that are indented more below it, one
+ * after the other. Each step before hand_on can be interrupted: the next call of next() begins at the top again, and a
+ * step that has kept what it made gives the same again. docs/architecture.md says more of that.
  *
- * An exception of _prepare() is returned in the same way if it is the answer itself (see _core.Loader.fail) and no
- * signal handler has raised another one in between.
+ * With workers:
+ *
+ *     iterator_next                      exchange/iterator.c            refuses a second thread
+ *       prepare                          exchange/iterator.c
+ *         _prepare                       torch/_in_process.py           torch's profiler, a warning of a wrong length
+ *           _next_data                   torch/_iterator.py             warns if a StopIteration of the user ended it
+ *             _next_value                torch/_iterator.py             with pin_memory: _next_pinned
+ *         _prepare                       _numpy/iterator.py             headrace.Loader: calls the engine itself
+ *               warn_of_copies           _loader/trainer/engine.py      if batches are copied, because memory is short
+ *               Engine.next              _loader/trainer/engine.py      None: the epoch is over, see below
+ *                 submit_owed            _loader/trainer/engine.py      what is still due from an earlier call
+ *                   loader_submit        exchange/loader.c              until no task is due
+ *                     tasks_draw         exchange/tasks.c               asks the sampler. Kept: indices, by thread
+ *                     pack_task          exchange/loader.c              calls `wrap` (on_bad_sample, rng), pickles
+ *                     hr_loader_submit   src/loader/loader.c            grants the task: it is not due any more
+ *                 _wait                  _loader/trainer/engine.py      replaces a worker that has died, names a stall
+ *                   loader_wait          exchange/loader.c              waits. Kept: the delivery, and one task is due
+ *                 submit_owed            _loader/trainer/engine.py      this task, before the batch is rebuilt
+ *               Engine.answer            _loader/trainer/engine.py
+ *                 loader_answer          exchange/loader.c              rebuilds the batch. Kept: its objects
+ *                 _note_place            _loader/trainer/engine.py      of an iterable dataset, once for an answer
+ *                 _keep_notes            _loader/trainer/engine.py      bad samples, by the number of the answer
+ *                 reraise                _loader/trainer/engine.py      an exception that a worker sent, after py_fail
+ *               _reraise                 torch/_iterator.py             an exception that a dataset has returned
+ *         show_step                      exchange/iterator.c            to other ranks; check_end if one has ended
+ *       hand_on                          exchange/iterator.c            no Python from here on
+ *         tasks_answered                 exchange/tasks.c               a state that is taken now has this batch
+ *         loader_drop                    exchange/loader.c              the keeper drops the value
+ *
+ * At the end of an epoch Engine.next returns None. The workers are ended, unless they persist; _has_ended (of
+ * EpochIterator) tells the other ranks; and _prepare raises StopIteration, each time that it is called.
+ *
+ * With pin_memory the keeper is the dict of Pinner (torch/_pinning.py). _put_ahead gives it each batch that has
+ * arrived, with a number, and drops it from the loader: what is interrupted in between is put again under the same
+ * number.
+ *
+ * With num_workers=0 the keeper is the Tasks, and several threads may be in next(), each with a task of its own:
+ *
+ *     iterator_next                      exchange/iterator.c
+ *       prepare                          exchange/iterator.c
+ *         _prepare                       torch/_in_process.py           then _next_data, in the same file
+ *         _prepare                       _numpy/in_process.py           of headrace.Loader
+ *           _make                        _loader/trainer/in_process.py
+ *             FromSampler.draw           _loader/samples/draw.py        the first time the ranks are compared
+ *               tasks_draw               exchange/tasks.c               Kept: the indices, by thread
+ *             fetch                      _loader/trainer/in_process.py  asks the dataset. What it raises is the answer,
+ *             is_from_signal             _loader/start/signals.py       unless the handler of a signal raised it
+ *         show_step                      exchange/iterator.c
+ *       hand_on                          exchange/iterator.c
+ *         tasks_done                     exchange/tasks.c               the next call draws the next task
+ *
+ * An exception of _prepare is handed on in the same way if it is the answer itself (is_answer: _core.Loader.fail was
+ * called, and no handler of a signal has raised another one since).
  */
 struct iterator {
-    PyObject_HEAD PyObject *source;    /* a Loader, Tasks, or a dict: number of an answer -> value */
+    PyObject_HEAD PyObject *keeper;    /* a Loader, Tasks, or a dict: number of an answer -> value */
     PyObject *loader;                  /* the Loader that gives the answers; NULL with num_workers=0 */
     PyObject *tasks;                   /* the Tasks of this epoch, which count what was returned; NULL: not counted */
-    PyObject *task_numbers;            /* if `source` is a dict: a dict: number of an answer -> number of its task */
+    PyObject *watch;                   /* the Watch that compares the ranks; NULL or None: they are not compared */
+    PyObject *task_numbers;            /* if `keeper` is a dict: a dict: number of an answer -> number of its task */
     unsigned long long answered_count; /* values and failures that were returned, in all epochs */
     unsigned long long yielded_count;  /* values of this epoch */
     bool is_busy;                      /* a thread is in next() */
@@ -62,12 +114,12 @@ static PyObject *loader_of(struct iterator *iterator) {
 /* Runs with the current exception saved. */
 static void hand_on(struct iterator *iterator) {
     PyObject *type, *error, *trace;
-    PyObject *source = iterator->source;
+    PyObject *keeper = iterator->keeper;
     PyErr_Fetch(&type, &error, &trace);
-    if (source && Py_IS_TYPE(source, &LoaderType)) drop_answer(iterator, source);
-    if (source && Py_IS_TYPE(source, &TasksType)) tasks_done(source);
-    if (source && PyDict_CheckExact(source)) {
-        if (delete_answer(source, iterator->answered_count))
+    if (keeper && Py_IS_TYPE(keeper, &LoaderType)) drop_answer(iterator, keeper);
+    if (keeper && Py_IS_TYPE(keeper, &TasksType)) tasks_done(keeper);
+    if (keeper && PyDict_CheckExact(keeper)) {
+        if (delete_answer(keeper, iterator->answered_count))
             count_deleted(iterator);
         else if (loader_of(iterator))
             drop_answer(iterator, iterator->loader);
@@ -97,13 +149,49 @@ static bool is_answer(struct iterator *iterator) {
     return is_answer;
 }
 
+/* Shows the other ranks a step. Returns (rank, steps) of one that is at its end with fewer, or None. */
+static PyObject *find_ended(PyObject *watch, PyObject *steps) {
+    PyObject *show = PyObject_GetAttr(watch, core.names.show_step); /* None: nothing is compared in this epoch */
+    if (!show || show == Py_None) return show;
+    PyObject *ended = PyObject_CallOneArg(show, steps);
+    Py_DECREF(show);
+    return ended;
+}
+
+/* Calls watch.check_end, which raises if that rank may not have ended yet. */
+static bool check_end(PyObject *watch, PyObject *steps, PyObject *ended) {
+    PyObject *r = PyObject_CallMethodObjArgs(watch, core.names.check_end, steps, ended, NULL);
+    Py_XDECREF(r);
+    return r != NULL;
+}
+
+/* Shows the other ranks the step that is taken when the next value is returned. Returns false with an exception. */
+static bool show_step(struct iterator *iterator) {
+    if (!iterator->watch || iterator->watch == Py_None) return true;
+    PyObject *watch = Py_NewRef(iterator->watch);
+    PyObject *steps = PyLong_FromUnsignedLongLong(iterator->yielded_count + 1);
+    PyObject *ended = steps ? find_ended(watch, steps) : NULL;
+    bool may_go_on = ended && (ended == Py_None || check_end(watch, steps, ended));
+    Py_XDECREF(ended);
+    Py_XDECREF(steps);
+    Py_DECREF(watch);
+    return may_go_on;
+}
+
+/* Returns the next value, or NULL with an exception. It is made again by the next call, until it is handed on. */
+static PyObject *prepare(struct iterator *iterator) {
+    PyObject *value = PyObject_CallMethodNoArgs((PyObject *)iterator, core.names.prepare);
+    if (value && !show_step(iterator)) Py_CLEAR(value);
+    return value;
+}
+
 static PyObject *iterator_next(PyObject *self) {
     struct iterator *iterator = (struct iterator *)self;
-    bool is_shared = iterator->source && Py_IS_TYPE(iterator->source, &TasksType); /* each thread has its own task */
+    bool is_shared = iterator->keeper && Py_IS_TYPE(iterator->keeper, &TasksType); /* each thread has its own task */
     if (iterator->is_busy && !is_shared) return loader_refuse_busy();
     if (loader_of(iterator)) *loader_has_failed(loader_of(iterator)) = false;
     iterator->is_busy = true;
-    PyObject *value = PyObject_CallMethodNoArgs(self, core.names.prepare);
+    PyObject *value = prepare(iterator);
     iterator->is_busy = false;
     if (value || is_answer(iterator)) hand_on(iterator);
     iterator->yielded_count += value != NULL;
@@ -111,17 +199,19 @@ static PyObject *iterator_next(PyObject *self) {
 }
 
 static int iterator_traverse(PyObject *self, visitproc visit, void *arg) {
-    Py_VISIT(((struct iterator *)self)->source);
+    Py_VISIT(((struct iterator *)self)->keeper);
     Py_VISIT(((struct iterator *)self)->loader);
     Py_VISIT(((struct iterator *)self)->tasks);
+    Py_VISIT(((struct iterator *)self)->watch);
     Py_VISIT(((struct iterator *)self)->task_numbers);
     return 0;
 }
 
 static int iterator_clear(PyObject *self) {
-    Py_CLEAR(((struct iterator *)self)->source);
+    Py_CLEAR(((struct iterator *)self)->keeper);
     Py_CLEAR(((struct iterator *)self)->loader);
     Py_CLEAR(((struct iterator *)self)->tasks);
+    Py_CLEAR(((struct iterator *)self)->watch);
     Py_CLEAR(((struct iterator *)self)->task_numbers);
     return 0;
 }
@@ -133,11 +223,12 @@ static void iterator_dealloc(PyObject *self) {
 }
 
 static PyMemberDef iterator_members[] = {
-    {"_source", T_OBJECT, offsetof(struct iterator, source), 0, "Keeps the next value until next() has returned it."},
+    {"_keeper", T_OBJECT, offsetof(struct iterator, keeper), 0, "Keeps the next value until next() has returned it."},
     {"_loader", T_OBJECT, offsetof(struct iterator, loader), 0, "The Loader that gives the answers."},
     {"tasks", T_OBJECT, offsetof(struct iterator, tasks), 0, "The Tasks of this epoch."},
+    {"watch", T_OBJECT, offsetof(struct iterator, watch), 0, "Compares the ranks in this epoch, or None."},
     {"_task_numbers", T_OBJECT, offsetof(struct iterator, task_numbers), 0,
-     "The numbers of the tasks of the values in `_source`, if that is a dict."},
+     "The numbers of the tasks of the values in `_keeper`, if that is a dict."},
     {"_answered", T_ULONGLONG, offsetof(struct iterator, answered_count), 0,
      "Number of values and failures that were returned."},
     {"_num_yielded", T_ULONGLONG, offsetof(struct iterator, yielded_count), 0,

@@ -297,7 +297,7 @@ static PyObject *py_fail(PyObject *self, PyObject *ignored) {
     Py_RETURN_NONE;
 }
 
-static PyObject *is_pending(PyObject *self, void *ignored) {
+static PyObject *has_answer(PyObject *self, void *ignored) {
     (void)ignored;
     return PyBool_FromLong(((struct loader *)self)->received || ((struct loader *)self)->answer);
 }
@@ -492,7 +492,7 @@ static PyMemberDef loader_members[] = {
 };
 
 static PyGetSetDef loader_properties[] = {
-    {"is_pending", is_pending, NULL, "True if an answer was waited for and not dropped.", NULL},
+    {"has_answer", has_answer, NULL, "True if an answer was waited for and not dropped.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

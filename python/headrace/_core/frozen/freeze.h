@@ -26,7 +26,7 @@ struct freeze_frame {
     bool has_key;     /* the key of a dict has been put, and `extra` is its value */
     PyObject *object; /* owned: list, tuple, dict, or a tuple of an instance's values */
     PyObject *names;  /* owned: of a record */
-    PyObject *extra;  /* owned: a set's iterator, a dict's pending value, the class of rows that are instances */
+    PyObject *extra;  /* owned: a set's iterator, the next value of a dict, the class of rows that are instances */
     PyObject *key;    /* owned: of a dict, for the path */
     hr_value value;
     uint64_t next, count;

@@ -139,13 +139,15 @@ int rows_run(PyObject *object, hr_batch *batch, void *data, uint32_t threads) {
 static bool takes_rows(const struct rows *self, const struct hr_column *column, const struct hr_array *array) {
     bool takes = array->ndim == column->ndim + 1 && array->shape[0] == (int64_t)self->count &&
                  array->dtype.code == column->to.code && array->dtype.bits == column->to.bits;
+    bool is_empty = false, is_c_order = true;
     int64_t stride = 1;
     for (uint32_t i = array->ndim; takes && i-- > 0;) {
-        takes = (i == 0 || array->shape[i] == column->shape[i - 1]) &&
-                (!array->strides || array->shape[i] < 2 || array->strides[i] == stride);
-        stride *= array->shape[i] ? array->shape[i] : 1;
+        takes = i == 0 || array->shape[i] == column->shape[i - 1];
+        is_empty = is_empty || array->shape[i] == 0;
+        is_c_order = is_c_order && (!array->strides || array->shape[i] < 2 || array->strides[i] == stride);
+        stride *= array->shape[i];
     }
-    return takes;
+    return takes && (is_c_order || is_empty); /* the strides of an empty array have no meaning */
 }
 
 static int find_targets(struct rows *self, PyObject *arrays, struct inputs *inputs, void **targets) {
@@ -248,7 +250,13 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyObject *rows_have_tensors(PyObject *object, void *ignored) {
+    (void)ignored;
+    return PyBool_FromLong(((struct rows *)object)->columns->has_tensors);
+}
+
 static PyGetSetDef properties[] = {
+    {"has_tensors", rows_have_tensors, NULL, "Whether a column is made of tensors of torch.", NULL},
     {"shapes", rows_shapes, NULL, "The shapes of the arrays of the batch.", NULL},
     {"dtypes", rows_dtypes, NULL, "The names of their dtypes, which are those of numpy and torch; \"\": not known.",
      NULL},

@@ -246,7 +246,7 @@ class Root:
         self.forker = Forker(alive, setup.trainer, self._list_fds)
         self.zygote: Child | None = None
         self.unfit: Child | None = None  # waits for the first request
-        self.pending: Child | None = None  # still imports
+        self.importing: Child | None = None  # has sent no verdict yet
         self.to_try: list[list[str]] = []  # the modules that the next child imports, if the one before is not fit
         self.verdict = Verdict()
         self.wanted: set[str] = set()  # the modules of headrace and of the batch makers of all loaders
@@ -255,23 +255,23 @@ class Root:
         self.helpers: set[int] = set()  # pids of the processes that import, and of their successors
 
     def _list_fds(self) -> list[int]:
-        sockets = [self.control, *(child.socket for child in (self.zygote, self.unfit, self.pending) if child)]
+        sockets = [self.control, *(child.socket for child in (self.zygote, self.unfit, self.importing) if child)]
         return [one.fileno() for one in sockets if one]
 
     def serve(self) -> None:
         """Serves until the trainer ends, or until it has closed the control socket and all workers have ended."""
         paths = self.setup.paths
         if paths.main_path or paths.main_name or self.setup.needed_modules:
-            self.pending = self._start_child(None)
+            self.importing = self._start_child(None)
         else:
             self.loaded.update(sys.modules)
         while self.control or self.forker.exit_pipes or self.helpers:
             # The first process is worth waiting for, because a worker would import the same. Later ones are not.
-            takes_requests = self.pending is None or self.pending.is_second or self.zygote or self.unfit
+            takes_requests = self.importing is None or self.importing.is_second or self.zygote or self.unfit
             sources = [self.control.fileno()] if self.control and takes_requests else []
-            ready = self.forker.wait(sources + ([self.pending.socket.fileno()] if self.pending else []))
-            if self.pending and self.pending.socket.fileno() in ready and not self._hear():
-                os.kill(self.pending.pid, signal.SIGKILL)  # the script has closed its descriptors; _forget comes next
+            ready = self.forker.wait(sources + ([self.importing.socket.fileno()] if self.importing else []))
+            if self.importing and self.importing.socket.fileno() in ready and not self._hear():
+                os.kill(self.importing.pid, signal.SIGKILL)  # the script has closed its descriptors; _forget comes next
             for pid, code in self.forker.reap():
                 self._forget(pid, code)
             if self.control and self.control.fileno() in ready:
@@ -291,12 +291,12 @@ class Root:
         return Child(pid, here, kept is not None)
 
     def _hear(self) -> bool:
-        """Handles the verdict of the pending child. Returns False if it has sent none."""
-        child = self.pending
+        """Handles the verdict of the child that imports. Returns False if it has sent none."""
+        child = self.importing
         message = receive(child.socket, socket.MSG_DONTWAIT) if child else None
         if child is None or message is None:
             return False
-        self.pending = None
+        self.importing = None
         with open(message[1][0], "rb") as file:
             verdict, imported = pickle.load(file)
         self.variables |= imported.variables
@@ -313,7 +313,7 @@ class Root:
         if not child.is_second:
             self.to_try = imported.to_try
         if not verdict.is_fit and self.to_try:
-            self.pending = self._start_child(self.to_try.pop(0))
+            self.importing = self._start_child(self.to_try.pop(0))
         self._report(verdict, child)
         self._want(())
         return True
@@ -331,9 +331,9 @@ class Root:
     def _forget(self, pid: int, code: int) -> None:
         """Handles the end of a child that is no worker."""
         self.helpers.discard(pid)
-        if self.pending and self.pending.pid == pid:
+        if self.importing and self.importing.pid == pid:
             self._hear()  # it may have sent its verdict just before
-        for name in ("zygote", "unfit", "pending"):
+        for name in ("zygote", "unfit", "importing"):
             child = getattr(self, name)
             if child and child.pid == pid:
                 child.socket.close()
@@ -341,8 +341,8 @@ class Root:
                 how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
                 self._report(Verdict(error=f"the process that imports the script {how}"), child)
                 self.deaths += 1
-                if name != "unfit" and self.deaths < MAX_DEATHS and self.control and not self.pending:
-                    self.pending = self._start_child(None)
+                if name != "unfit" and self.deaths < MAX_DEATHS and self.control and not self.importing:
+                    self.importing = self._start_child(None)
 
     def _pass_on(self, message: tuple[bytes, list[int]] | None) -> None:
         """Gives a request to the process that answers it."""
@@ -376,12 +376,12 @@ class Root:
     def _want(self, modules: Iterable[str]) -> None:
         """Imports everything in another process if a later loader needs modules that the first one has not."""
         self.wanted.update(modules)
-        if not self.loaded or self.pending:
+        if not self.loaded or self.importing:
             return
         new = sorted(self.wanted - self.loaded - set(self.setup.needed_modules))
         self.setup.needed_modules += new
         if new:
-            self.pending = self._start_child(None)
+            self.importing = self._start_child(None)
 
     def _has_read(self, changed: list[str], new: list[str]) -> bool:
         """Returns True if imports may have read one of the variables that have changed, or that were not set then."""
@@ -391,9 +391,9 @@ class Root:
 
     def _close(self) -> None:
         """The trainer sends no more requests."""
-        for child in (self.unfit, self.pending, self.zygote):
+        for child in (self.unfit, self.importing, self.zygote):
             drop(child)
-        self.unfit = self.pending = self.zygote = None
+        self.unfit = self.importing = self.zygote = None
         assert self.control
         self.control.close()
         self.control = None

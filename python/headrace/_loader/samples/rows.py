@@ -29,12 +29,6 @@ class Gatherer(Protocol):
         """See RowSource.rows. Indices may be of any kind."""
 
 
-def source_of(dataset: Any) -> RowSource | None:
-    """Returns the dataset if its samples are rows that can be gathered."""
-    is_source = isinstance(dataset, RowSource) and vars(type(dataset)).get("gathers") is True
-    return dataset if is_source else None
-
-
 class SourceGatherer:
     """Gathers the rows of a source."""
 
@@ -44,6 +38,12 @@ class SourceGatherer:
 
     def rows(self, indices: Any) -> _core.Rows | None:
         return self._source.rows(indices) if type(indices) is list else None
+
+
+def gatherer_of_source(dataset: Any) -> Gatherer | None:
+    """Returns what gathers the batches of a dataset, if its samples are rows of a source."""
+    is_source = isinstance(dataset, RowSource) and vars(type(dataset)).get("gathers") is True
+    return SourceGatherer(dataset) if is_source else None
 
 
 def explain_no_cache(gatherer: Gatherer) -> str:

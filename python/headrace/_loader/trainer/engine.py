@@ -316,7 +316,7 @@ class Engine:
             self._places.note_ends([one for one in workers if not self._core.has_data(one)])
 
     @property
-    def source(self) -> _core.Loader:
+    def keeper(self) -> _core.Loader:
         """The object that keeps the answer until it is dropped, for _core.Iterator."""
         return self._core
 
@@ -331,9 +331,9 @@ class Engine:
         return self._core.serial
 
     @property
-    def is_pending(self) -> bool:
+    def has_answer(self) -> bool:
         """True if next has returned an answer that was not dropped."""
-        return self._core.is_pending
+        return self._core.has_answer
 
     def drop(self) -> None:
         """Drops the answer, so that the next call of next waits for the next one."""

@@ -27,12 +27,12 @@ class InProcessIterator(_core.Iterator):
 
     _here: InProcessEpoch | None = None  # if the policy asks for one
 
-    def _make(self, source: FromSampler | FromIterable, fetch: Callable[[Any], Any]) -> Any:
+    def _make(self, tasks: FromSampler | FromIterable, fetch: Callable[[Any], Any]) -> Any:
         """Draws the next task, and returns the batch that fetch makes of it. Raises StopIteration at the end. An
         exception takes the place of the batch, except if the handler of a signal raised it: then the next call makes
         the batch again."""
         try:
-            drawn = source.draw()
+            drawn = tasks.draw()
         except StopIteration:
             if self._here is not None:
                 self._here.end_epoch()
@@ -41,7 +41,7 @@ class InProcessIterator(_core.Iterator):
             return fetch(drawn)
         except BaseException as error:
             if not signals.is_from_signal(error):
-                source.tasks.done()
+                tasks.tasks.done()
             if isinstance(error, StopIteration):
                 self._handle_stop(error, drawn)
             raise

@@ -19,7 +19,7 @@ from headrace._loader.worker.batch_maker import BatchNotes
 from headrace._loader.worker.repeated import Repeated
 from headrace.sampling._epoch import Last
 from headrace.sampling._iterable import order_of, segment, state_at_start
-from headrace.sampling._pending import Pending
+from headrace.sampling._next_start import NextStart
 from headrace.sampling._state import State
 
 _DIGEST = "digest"  # in the seeds of a state
@@ -28,15 +28,16 @@ _DIGEST = "digest"  # in the seeds of a state
 class IterableEpoch:
     """See above.
 
-    dataset, workers, rank: of the loader. number: of the epoch. pending: what it continues. held_back: see the option.
-    The iterator starts it, sets `tasks`, which count the batches that the consumer has, and drops `to_drop` batches.
+    dataset, workers, rank: of the loader. number: of the epoch. continued: what it continues. held_back: see the
+    option. The iterator starts it, sets `tasks`, which count the batches that the consumer has, and drops `to_drop`
+    batches.
     """
 
     tasks: Any = None
     is_over: Callable[[], bool]
 
     def __init__(
-        self, dataset: Any, workers: int, rank: int, number: int, pending: Pending | None, held_back: int
+        self, dataset: Any, workers: int, rank: int, number: int, continued: NextStart | None, held_back: int
     ) -> None:
         self.order = order_of(dataset, workers)
         self.number = number
@@ -45,9 +46,9 @@ class IterableEpoch:
         self._workers = workers
         self._rank = rank
         self._held_back = held_back
-        state = None if pending is None else pending.state
+        state = None if continued is None else continued.state
         self._state = state if state is not None and (state.steps or "base" in state.seeds) else None
-        self._dropped = 0 if pending is None else pending.skipped
+        self._dropped = 0 if continued is None else continued.skipped
         saved = [] if self._state is None else self._state.workers
         self.places = WorkerPositions(max(workers, 1), saved) if workers or lookup.has_state(dataset) else None
         self._begun = self._state.steps if self._state is not None and saved else 0

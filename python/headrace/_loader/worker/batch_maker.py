@@ -164,9 +164,15 @@ class DatasetBatchMaker:
     def seeding(self) -> tuple[int, int] | None:
         return None if self._maker is None else self._maker.seeding
 
-    def _fetch_and_note(self, fetch: Callable[[Any], Any], task: Any) -> Any:
+    def _fetch(self, task: Any) -> Any:
+        """Returns the samples of a task, or what the fetcher of the loader makes of them."""
+        raise NotImplementedError
+
+    def _fetch_and_note(self, task: Any) -> Any:
+        """Returns what _fetch returns. `notes` are then those of this batch, also if it raises."""
+        self._begin_batch()
         try:
-            data = fetch(task)
+            data = self._fetch(task)
         except BaseException:
             self.notes = self._notes_of(None)
             raise
@@ -175,6 +181,16 @@ class DatasetBatchMaker:
         digest = 0 if self._repeated is None else self._repeated.note(self._made, data)
         self.notes = self._notes_of(state, self._state_is_wanted and self._is_exhausted(), error, digest)
         return data
+
+    def _begin_batch(self) -> None:
+        """Raises Failed or EndOfData, if there are no batches. The first time it loads the state of the dataset."""
+        self.notes = None
+        self._made += 1
+        self._raise_failure()
+        if self._is_ended:
+            raise EndOfData
+        if self._state is not None:
+            self._load(self._state)
 
     def _begin_repeated(self, start: StartState) -> None:
         """Begins to note the batches of an epoch of an iterable dataset without a state."""

@@ -11,8 +11,8 @@ from headrace._base import lookup
 from headrace._ranks import where
 from headrace.doctor.observations import Observation
 from headrace.doctor.run import draws
+from headrace.sampling._epoch_indices import count_batches
 from headrace.sampling._plan import Plan
-from headrace.sampling._source import count_batches
 
 _PER_RANK = "headrace.torch.per_rank(your_sampler, {}), where your_sampler gives the order of all ranks"
 

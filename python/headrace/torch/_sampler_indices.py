@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds out what the indices of a loader come from: torch's samplers, headrace's, accelerate's, or one of the user's.
+"""Chooses the EpochIndices of a loader by its sampler: torch's, headrace's, accelerate's, or one of the user's.
 
-Each is read as a Source (headrace.sampling._source). A sampler is known by its exact class, because a subclass may give
-other indices.
+A sampler is known by its exact class, because a subclass may give other indices.
 """
 
 from __future__ import annotations
@@ -21,15 +20,23 @@ from headrace._loader.samples.names import samples_of
 from headrace._loader.start import signals
 from headrace.sampling import _exact
 from headrace.sampling._draws import DrawCounts
-from headrace.sampling._known import RepeatedSource, order_source, range_source, segment_of
+from headrace.sampling._epoch_indices import (
+    Dealt,
+    Drawn,
+    EpochIndices,
+    count_batches,
+    describe_change,
+    hash_of,
+    part_of,
+)
+from headrace.sampling._known import RepeatedIndices, order_indices, range_indices, segment_of
 from headrace.sampling._sampler_parts import SamplerParts
 from headrace.sampling._sampler_state import changed_seeds, parts_of, warn_of_changed
-from headrace.sampling._source import Dealt, Drawn, Source, count_batches, describe_change, hash_of, part_of
 from headrace.sampling._state import Segment, StateError
 from headrace.torch import _accelerate, _generators, _internals, _torchs
 from headrace.torch._distributed_sampler import DistributedSampler
 from headrace.torch._foreign import (
-    ForeignSource,
+    ForeignIndices,
     begin_with,
     changed_states,
     next_seeds,
@@ -55,14 +62,14 @@ try:
     from headrace import _core
     from headrace.sampling._order import Order
     from headrace.sampling._plan import Plan
-    from headrace.sampling._plan_source import PlanSource
+    from headrace.sampling._plan_indices import PlanIndices
 except ImportError:
     _core = Order = Plan = None  # type: ignore[assignment, misc]
 
 _make_batches = BatchSampler.__iter__  # a user may put another in its place
 
 
-class RandomSource(Source):
+class RandomIndices(EpochIndices):
     """RandomSampler, SubsetRandomSampler or WeightedRandomSampler of torch: the same order on each rank."""
 
     is_known = True
@@ -114,7 +121,7 @@ class RandomSource(Source):
         if "next_generator" in seeds and self._sampler.generator is not None:
             _generators.set_state(self._sampler.generator, seeds["next_generator"])
 
-    def with_size(self, n: int) -> Source:
+    def with_size(self, n: int) -> EpochIndices:
         if type(self._sampler) is not RandomSampler:
             return super().with_size(n)
         other = copy.copy(self)
@@ -129,7 +136,7 @@ def _count_of(sampler: Any) -> int:
     return len(sampler.indices if type(sampler) is SubsetRandomSampler else sampler.weights)
 
 
-class DistributedSource(Dealt):
+class DistributedIndices(Dealt):
     """DistributedSampler, torch's or headrace's."""
 
     is_numbered = True
@@ -172,13 +179,13 @@ class DistributedSource(Dealt):
         world, drops = self.segment.world, self.segment.tail == "drop"
         return _core.Order.torch(self.n or 0, self._seed(), world, self.rank, drops, position).iterate(0, 1, count)
 
-    def with_size(self, n: int) -> Source:
+    def with_size(self, n: int) -> EpochIndices:
         other = copy.copy(self)
         other.order, other.n = {**self.order, "n": n}, n
         return other
 
 
-class PerRankSource(Dealt):
+class PerRankIndices(Dealt):
     """headrace.torch.per_rank. Its order is drawn when the first index is needed."""
 
     warns_of_epochs = True
@@ -199,8 +206,8 @@ class PerRankSource(Dealt):
         self._parts: SamplerParts | None = None  # of the sampler that is dealt, at the beginning of the epoch
         self._parts_before: SamplerParts | None = None  # at the beginning of the epoch before
 
-    def follows(self, before: Source) -> None:
-        if isinstance(before, PerRankSource):
+    def follows(self, before: EpochIndices) -> None:
+        if isinstance(before, PerRankIndices):
             self._parts_before = before._parts
 
     def entries(self) -> Any:
@@ -291,12 +298,12 @@ def _digest_of(entries: Any) -> int:
     return zlib.crc32(repr(entries).encode())  # a headrace.Order is known by its settings
 
 
-class ShardSource(Source):
+class ShardIndices(EpochIndices):
     """accelerate's BatchSamplerShard over a known sampler. accelerate itself chooses the batches of this rank."""
 
     is_known = True
 
-    def __init__(self, shard: Any, whole: Source) -> None:
+    def __init__(self, shard: Any, whole: EpochIndices) -> None:
         super().__init__(shard, whole.order["kind"], None)
         self.order, self.n, self._whole = whole.order, whole.n, whole
         self.counts_epochs = whole.counts_epochs
@@ -307,7 +314,7 @@ class ShardSource(Source):
         self.rank = shard.process_index
 
     def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
-        if position == 0 and not steps and seeds is None and not isinstance(self._whole, RandomSource):
+        if position == 0 and not steps and seeds is None and not isinstance(self._whole, RandomIndices):
             return Drawn(self._sampler, 0, False), 0
         whole, _ = self._whole.draw(position, 0, seeds)
         self.seeds = self._whole.seeds
@@ -364,34 +371,34 @@ def _is_accelerates(sampler: Any, name: str) -> bool:
     return module is not None and type(sampler) is getattr(module, name, None)
 
 
-def _seedable_source(sampler: Any, batch_size: int, drop_last: bool) -> Source:
+def _seedable_indices(sampler: Any, batch_size: int, drop_last: bool) -> EpochIndices:
     order = {"kind": "SeedableRandomSampler", "n": len(sampler.data_source)}
     order |= {"seed": sampler.initial_seed, "epoch": sampler.epoch}
-    source = RepeatedSource(sampler, order, batch_size, drop_last)
-    source.counts_epochs = True
-    return source
+    indices = RepeatedIndices(sampler, order, batch_size, drop_last)
+    indices.counts_epochs = True
+    return indices
 
 
-_MAKERS: dict[type, Callable[[Any, int, bool], Source]] = {
-    SequentialSampler: lambda sampler, *batches: range_source("SequentialSampler", len(sampler.data_source), *batches),
-    RandomSampler: RandomSource,
-    SubsetRandomSampler: RandomSource,
-    WeightedRandomSampler: RandomSource,
-    _torchs.DistributedSampler: DistributedSource,
-    DistributedSampler: DistributedSource,
-    PerRank: PerRankSource,
+_MAKERS: dict[type, Callable[[Any, int, bool], EpochIndices]] = {
+    SequentialSampler: lambda sampler, *batches: range_indices("SequentialSampler", len(sampler.data_source), *batches),
+    RandomSampler: RandomIndices,
+    SubsetRandomSampler: RandomIndices,
+    WeightedRandomSampler: RandomIndices,
+    _torchs.DistributedSampler: DistributedIndices,
+    DistributedSampler: DistributedIndices,
+    PerRank: PerRankIndices,
 }
 if Order is not None:
-    _MAKERS[Order] = order_source
-    _MAKERS[Plan] = lambda plan, *batches: PlanSource(plan)
+    _MAKERS[Order] = order_indices
+    _MAKERS[Plan] = lambda plan, *batches: PlanIndices(plan)
 
 
-def known_source(sampler: Any, batch_size: int, drop_last: bool) -> Source | None:
-    """Returns the source of a sampler of indices that is known, or None."""
+def known_indices(sampler: Any, batch_size: int, drop_last: bool) -> EpochIndices | None:
+    """Returns the EpochIndices of a sampler that is known, or None."""
     if _is_accelerates(sampler, "SeedableRandomSampler"):
-        return _seedable_source(sampler, batch_size, drop_last)
+        return _seedable_indices(sampler, batch_size, drop_last)
     maker = _MAKERS.get(type(sampler))
-    if maker is DistributedSource and not _deals_as_torch(sampler):
+    if maker is DistributedIndices and not _deals_as_torch(sampler):
         return None
     return None if maker is None else maker(sampler, batch_size, drop_last)
 
@@ -407,38 +414,38 @@ def _deals_as_torch(sampler: Any) -> bool:
     return (sampler.num_samples, sampler.total_size) == (count, count * world)
 
 
-def _find_known(sampler: Any, batch_size: int, drop_last: bool) -> Source | None:
+def _find_known(sampler: Any, batch_size: int, drop_last: bool) -> EpochIndices | None:
     try:
-        return known_source(sampler, batch_size, drop_last)
+        return known_indices(sampler, batch_size, drop_last)
     except Exception as error:  # of the dataset's own __len__: torch meets it when it draws the first index
         if signals.is_from_signal(error):
             raise
         return None
 
 
-def source_of(index_sampler: Any, dataset: Any, rank: int) -> tuple[Source, int]:
-    """Returns the source of a loader's indices, and how many batches at the beginning of each epoch are skipped."""
+def indices_of(index_sampler: Any, dataset: Any, rank: int) -> tuple[EpochIndices, int]:
+    """Returns the EpochIndices of a loader, and how many batches at the beginning of each epoch are skipped."""
     if _is_accelerates(index_sampler, "SkipBatchSampler"):
-        source, skipped = source_of(index_sampler.batch_sampler, dataset, rank)
-        return source, skipped + index_sampler.skip_batches
+        indices, skipped = indices_of(index_sampler.batch_sampler, dataset, rank)
+        return indices, skipped + index_sampler.skip_batches
     wrapped = wrapped_by_lightning(index_sampler)
     if wrapped is not None:
-        source, skipped = source_of(wrapped, dataset, rank)
-        if source.is_known:
-            return noting(source, index_sampler), skipped
+        indices, skipped = indices_of(wrapped, dataset, rank)
+        if indices.is_known:
+            return noting(indices, index_sampler), skipped
     is_shard = _is_accelerates(index_sampler, "BatchSamplerShard")
     if is_shard and _accelerate.is_left_as_it_is(index_sampler):
-        return source_of(index_sampler.batch_sampler, dataset, rank)
+        return indices_of(index_sampler.batch_sampler, dataset, rank)
     if is_shard and type(index_sampler.batch_sampler) is BatchSampler:
-        whole, _ = source_of(index_sampler.batch_sampler, dataset, rank)
+        whole, _ = indices_of(index_sampler.batch_sampler, dataset, rank)
         if whole.is_known and whole.segment.world == 1:
-            return ShardSource(index_sampler, whole), 0
+            return ShardIndices(index_sampler, whole), 0
     sampler, size, drop_last = _inner_of(index_sampler)
     known = _find_known(sampler, size, drop_last)
     if known is not None:
         return known, 0
     _exact.check(sampler, samplers_of(sampler))
-    return ForeignSource(sampler, length_of(dataset), size, drop_last, rank), 0
+    return ForeignIndices(sampler, length_of(dataset), size, drop_last, rank), 0
 
 
 def _inner_of(index_sampler: Any) -> tuple[Any, int, bool]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sources of the indices of an epoch: an order that is known, so that it can be continued at any place and divided
-among another number of ranks, or a sampler of the user's, whose indices are drawn again.
+"""EpochIndices, which gives the indices of an epoch: an order that is known, so that it can be continued at any place
+and divided among another number of ranks, or a sampler of the user's, whose indices are drawn again.
 
-The loaders choose the source (headrace.torch._sources, headrace._numpy.position); Epoch (_epoch.py) begins and
+The loaders choose the class (headrace.torch._sampler_indices, headrace._numpy.position); Epoch (_epoch.py) begins and
 continues it.
 """
 
@@ -82,7 +82,7 @@ def begun(iterator: Iterator[Any]) -> Iterator[Any]:
 
 
 class Drawn:
-    """The tasks of a source from some place on. items: an iterable over what tasks are made of; with `has_lists` they
+    """The tasks of an epoch from some place on. items: an iterable over what tasks are made of; with `has_lists` they
     come in lists.
     batch_size: so many items make a task; 0: an item is a task."""
 
@@ -104,9 +104,9 @@ class Drawn:
             yield batch
 
 
-class Source:
+class EpochIndices:
     """A sampler of the user's: its indices are drawn again from the epoch's beginning, and dropped up to the place. It
-    is the base of the sources that are known better.
+    is the base of the classes for samplers that are known better.
 
     order: what the order is made from; a state can only be loaded if it is the same. segment: how this rank divides it.
     size: the number of samples of the dataset, or None.
@@ -183,14 +183,14 @@ class Source:
         epoch."""
         check_same_order(state, self.order)
 
-    def follows(self, before: Source) -> None:
-        """Called when an epoch begins after another one in this process, with the source of that one."""
+    def follows(self, before: EpochIndices) -> None:
+        """Called when an epoch begins after another one in this process, with the object of that one."""
 
     def was_loaded(self, state: State) -> None:
-        """Called when a state was found to fit this source, which the next epoch continues. Raises StateError."""
+        """Called when a state was found to fit, which the next epoch continues. Raises StateError."""
 
     def continues(self, segment: Segment) -> None:
-        """Called when an epoch goes on with a segment of a state that divides the order as this source does."""
+        """Called when an epoch goes on with a segment of a state that divides the order as this object does."""
 
     def check_continuable(self) -> None:
         """Called when a state is taken in the middle of an epoch. Raises StateError if that cannot be continued."""
@@ -221,8 +221,8 @@ class Source:
     def begin_with(self, seeds: dict[str, Any]) -> None:
         """Sets the sampler to what end_seeds has returned at the end of the epoch before. Raises StateError."""
 
-    def with_size(self, n: int) -> Source:
-        """Returns the same source for a dataset of n samples, to end an epoch that began with these. Raises StateError
+    def with_size(self, n: int) -> EpochIndices:
+        """Returns the same indices for a dataset of n samples, to end an epoch that began with these. Raises StateError
         if it cannot."""
         raise StateError(
             f"headrace: on_changed='finish' cannot end an epoch with the old samples of a {self.order['kind']}; use "
@@ -240,7 +240,7 @@ def count_samples(task: Any) -> int:
     return len(task) if isinstance(task, (list, tuple)) else 1
 
 
-class Dealt(Source):
+class Dealt(EpochIndices):
     """A known order, of which each rank takes every world-th entry. batch_size: so many entries make a task; 0: an
     entry is a task, and with `has_batches` it is a batch."""
 
@@ -357,23 +357,23 @@ def check_same_order(state: State, ours: dict[str, Any]) -> None:
             )
 
 
-def check_division(state: State, source: Source) -> None:
+def check_division(state: State, indices: EpochIndices) -> None:
     """Raises StateError if a state needs the same division among ranks as it was taken with, and this is another."""
     last = state.segments[-1]
-    if not state.is_of_all_ranks and state.rank != source.rank:
+    if not state.is_of_all_ranks and state.rank != indices.rank:
         raise StateError(
-            f"headrace: this state is that of rank {state.rank}, and this is rank {source.rank}: batches arrived out "
+            f"headrace: this state is that of rank {state.rank}, and this is rank {indices.rank}: batches arrived out "
             "of order, or the sampler has a state of its own, so each rank has to load its own state"
         )
-    if last.divides_as(source.segment):
+    if last.divides_as(indices.segment):
         return
-    now = source.segment
+    now = indices.segment
     then = f"it was taken with world_size {last.world} and batch_size {last.batch}"
     change = f"{then}, and now these are {now.world} and {now.batch}"
-    if not source.is_known:
+    if not indices.is_known:
         raise StateError(
             f"headrace: this state can only be continued with the same division among ranks: {change}; the order of a "
-            f"{source.order['kind']} is not known to headrace (headrace.torch.per_rank makes it known)"
+            f"{indices.order['kind']} is not known to headrace (headrace.torch.per_rank makes it known)"
         )
     if state.holes:
         raise StateError(f"headrace: this state was taken with in_order=False, and {change}")

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan as a source of batches: it can be continued at any step, by other ranks and with other settings. The loaders
-choose it (headrace.torch._sources, headrace._numpy.position)."""
+"""The EpochIndices of a plan: it can be continued at any step, by other ranks and with other settings. The loaders
+choose it (headrace.torch._sampler_indices, headrace._numpy.position)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace.sampling._epoch_indices import Drawn, EpochIndices, check_same_order
 from headrace.sampling._plan_settings import PlanSettings
 from headrace.sampling._plan_table import Division, Rest
-from headrace.sampling._source import Drawn, Source, check_same_order
 from headrace.sampling._state import OrderChangedError, Segment, State, StateError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def division_of(segment: Segment) -> Division:
         raise StateError(f"headrace: the plan in this state cannot be made: {error}") from None
 
 
-class PlanSource(Source):
+class PlanIndices(EpochIndices):
     """The batches of one rank of a plan. A position is how many entries of the order were consumed."""
 
     is_known = True
@@ -130,21 +130,21 @@ class PlanSource(Source):
                 "on_changed='next_epoch' to leave the rest of the epoch out"
             )
 
-    def with_size(self, n: int) -> Source:
+    def with_size(self, n: int) -> EpochIndices:
         plan = self._plan.of_first(n)
-        return super().with_size(n) if plan is None else PlanSource(plan)
+        return super().with_size(n) if plan is None else PlanIndices(plan)
 
 
 class _Batches:
     """The batches of a rank from a step on. Each iterator is an object, because an exception of a signal's handler
     would end a generator."""
 
-    def __init__(self, source: PlanSource, position: int, step: int) -> None:
-        self._source, self._position, self._step = source, position, step
+    def __init__(self, indices: PlanIndices, position: int, step: int) -> None:
+        self._indices, self._position, self._step = indices, position, step
 
     def __iter__(self) -> BatchIterator:
-        rest = self._source.begin(self._position, is_whole=not self._position and not self._step)
-        return BatchIterator(rest, self._source.rank, self._step)
+        rest = self._indices.begin(self._position, is_whole=not self._position and not self._step)
+        return BatchIterator(rest, self._indices.rank, self._step)
 
 
 class BatchIterator:

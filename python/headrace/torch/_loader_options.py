@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps what headrace knows of each loader, including torch's own: the options that apply to it, its newest engine, and
-the samples that its workers died at. _loader.py and the iterators use it."""
+"""Finds the options that apply to a loader, including torch's own, and keeps what was made by them: its newest engine,
+its cache, and the samples that its workers died at. _loader.py and the iterators use it."""
 
 from __future__ import annotations
 

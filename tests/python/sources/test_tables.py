@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""sources.Arrays, Arrow and Parquet: samples, and batches that are gathered in C, equal to those of torch's loader."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import pickle
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import headrace
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+import torch.utils.data as torchs
+from compare import describe
+from drawn import draws
+from headrace import sources
+from headrace._loader.samples import rows as sample_rows
+from headrace.torch import DataLoader
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+Kind = Callable[..., Any]
+TASKS = [[0, 2, 2], [1]]
+X, Y = np.arange(12.0).reshape(4, 3), np.arange(4, dtype=np.int16)
+
+
+@pytest.fixture
+def gathered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Gets the number of rows of each batch that is gathered in this process."""
+    counts: list[int] = []
+    plain = sample_rows.SourceGatherer.rows
+
+    def rows(self: Any, indices: Any) -> Any:
+        found = plain(self, indices)
+        counts.extend([len(indices)] if found is not None else [])
+        return found
+
+    monkeypatch.setattr(sample_rows.SourceGatherer, "rows", rows)
+    return counts
+
+
+def batches(kind: Kind, source: Any, tasks: Any = TASKS, **options: Any) -> Any:
+    return list(kind(source, batch_sampler=tasks, **options))
+
+
+def compare(source: Any, tasks: Any = TASKS) -> None:
+    """Compares both loaders with torch's, which makes the samples one by one."""
+    expected = batches(torchs.DataLoader, source, tasks)
+    assert describe(batches(DataLoader, source, tasks)) == describe(expected)
+    assert plain(batches(headrace.Loader, source, tasks)) == plain(expected)
+
+
+def plain(batch: Any) -> Any:
+    """Returns the values of a batch, with their dtypes and shapes, whatever holds them."""
+    if isinstance(batch, dict):
+        return {name: plain(value) for name, value in batch.items()}
+    if isinstance(batch, list):
+        return [plain(value) for value in batch]
+    array = np.asarray(batch)
+    return str(array.dtype), array.shape, array.tobytes()
+
+
+# ---- arrays ----
+
+
+def test_arrays_give_tuples_or_dicts_of_rows(gathered: list[int]) -> None:
+    compare(sources.Arrays(X, Y))
+    compare(sources.Arrays(x=X, y=Y))
+    compare(sources.Arrays(X[::-1].T.copy().T, Y[:, None]))
+    assert gathered == [3, 1] * 6
+    assert sources.Arrays(x=X, y=Y)[-1]["y"] == 3
+    assert [int(y) for _, y in sources.Arrays(X, Y)] == [0, 1, 2, 3]
+
+
+def test_arrays_of_tensors_are_gathered_for_torch(gathered: list[int]) -> None:
+    source = sources.Arrays(torch.from_numpy(X), torch.arange(4))
+    assert describe(batches(DataLoader, source)) == describe(batches(torchs.DataLoader, source))
+    assert gathered == [3, 1]
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> Any:
+    kind = draw(st.sampled_from(["?", "i1", "i2", "i4", "i8", "u1", "f2", "f4", "f8", "c8", "c16"]))
+    shape = draw(st.lists(st.integers(0, 3), max_size=2))
+    array = np.arange(4 * int(np.prod(shape, dtype=int))).astype(kind).reshape(4, *shape)
+    form = draw(st.sampled_from(["plain", "fortran", "strided", "broadcast"]))
+    if form == "fortran":
+        return np.asfortranarray(array)
+    if form == "strided":
+        return np.repeat(array, 2, axis=-1)[..., ::2]
+    return np.broadcast_to(array[:1], array.shape) if form == "broadcast" else array
+
+
+@settings(max_examples=draws(100), deadline=None)
+@given(st.lists(arrays(), min_size=1, max_size=3), st.lists(st.integers(-4, 3), min_size=1, max_size=5))
+def test_drawn_arrays_are_those_of_torch(given_arrays: list[Any], task: list[int]) -> None:
+    rows = [array if array.shape[0] == 4 else np.zeros((4, 2)) for array in given_arrays]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of arrays that cannot be written to
+        compare(sources.Arrays(*rows), [task])
+
+
+def test_arrays_show_what_is_written_to_them(gathered: list[int]) -> None:
+    x = np.zeros((4, 2))
+    loader = DataLoader(sources.Arrays(x), 4)
+    x[1] = 7
+    assert next(iter(loader))[0][1].tolist() == [7, 7]
+    assert gathered == [4]
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ([X, Y[:3]], ValueError, "0 has 4, 1 has 3"),
+        ([np.array(["a"])], TypeError, "has dtype <U1"),
+        ([Y.astype(">i2")], TypeError, "byte order"),
+        ([np.float64(3)], ValueError, "has no dimension"),
+        ([torch.tensor(3)], ValueError, "has no dimension"),
+        ([], TypeError, "give arrays"),
+    ],
+)
+def test_arrays_without_rows_are_refused(given: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        sources.Arrays(*given)
+
+
+def test_memmaps_are_sent_as_paths(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "x.bin"
+    np.arange(3000, dtype=np.int32).tofile(path)
+    mapped = np.memmap(path, np.int32, "r", offset=4, shape=(2, 1000))
+    source = sources.Arrays(mapped[:, ::-2], mapped[1:, :5].repeat(2, axis=0))
+    sent = pickle.dumps(sources.Arrays(mapped, mapped[:, ::-2]))
+    assert len(sent) < 2000
+    found = pickle.loads(sent)
+    assert found[1][0].tolist() == list(range(1001, 2001)) and found[1][1].tolist() == list(range(2000, 1000, -2))
+    compare(source, [[0, 1]])
+    os.utime(path, (1, 1))
+    with pytest.raises(OSError, match=f"{path} was changed or replaced since the array was mapped"):
+        pickle.loads(sent)
+
+
+def test_a_subclass_of_the_users_makes_its_samples(gathered: list[int]) -> None:
+    class Doubled(sources.Arrays):
+        def __getitem__(self, index: int) -> Any:
+            return 2 * super().__getitem__(index)[0]
+
+    assert batches(DataLoader, Doubled(Y), [[1, 3]])[0].tolist() == [2, 6]
+    assert gathered == []
+
+
+# ---- tables ----
+
+
+def table(rows: int = 4) -> Any:
+    return pa.table(
+        {
+            "small": pa.array([row % 100 for row in range(rows)], pa.int8()),
+            "large": pa.array(range(rows), pa.int64()),
+            "share": np.arange(rows) / 3,
+            "right": pa.array([row % 2 == 0 for row in range(rows)], pa.bool_()),
+            "tokens": pa.array([[row, -row, 7] for row in range(rows)], pa.list_(pa.int32())),
+            "box": pa.array([[row, 2.5] for row in range(rows)], pa.list_(pa.float32(), 2)),
+        }
+    )
+
+
+def test_tables_are_gathered(gathered: list[int]) -> None:
+    compare(sources.Arrow(table()))
+    compare(sources.Arrow(table(), columns=["tokens", "right"], keep_dtypes=True))
+    compare(sources.Arrow(pa.concat_tables([table(1), table(0), table(5).slice(1, 3)])))
+    large = table().set_column(4, "tokens", table()["tokens"].cast(pa.large_list(pa.int32())))
+    compare(sources.Arrow(large))
+    assert gathered == [3, 1] * 8
+
+
+def test_a_sample_has_the_dtypes_that_datasets_gives() -> None:
+    sample = sources.Arrow(table())[3]
+    kinds = {name: str(value.dtype) for name, value in sample.items()}
+    assert kinds == {
+        "small": "int64", "large": "int64", "share": "float32", "right": "bool", "tokens": "int64", "box": "float32",
+    }  # fmt: skip
+    assert sample["tokens"].tolist() == [3, -3, 7]
+    assert str(sources.Arrow(table(), keep_dtypes=True)[3]["small"].dtype) == "int8"
+
+
+def test_other_columns_are_read_by_pyarrow(gathered: list[int]) -> None:
+    mixed = pa.table(
+        {
+            "text": ["a", "b", None, "d"],
+            "gap": pa.array([1, None, 3, 4]),
+            "deep": [[[1]], [[2]], [[3]], [[4]]],
+            "huge": pa.array([2**63, 1, 2, 3], pa.uint64()),
+            "half": pa.array(np.arange(4, dtype=np.float16)),
+            "ragged": [[1, None], [1, 2], [1], []],
+            "kind": pa.array(["x", "y", "x", "y"]).dictionary_encode(),
+        }
+    )
+    source = sources.Arrow(mixed)
+    assert [source[row] for row in range(4)] == mixed.to_pylist()
+    report = source.report()
+    assert {one["read"] for one in report["columns"].values()} == {"by pyarrow"} and not report["gathered"]
+    found = batches(DataLoader, source, [[0, 1]], collate_fn=list)
+    assert found == [mixed.to_pylist()[:2]] and gathered == []
+
+
+def test_lists_of_several_lengths_take_torchs_way(gathered: list[int]) -> None:
+    source = sources.Arrow({"tokens": [[1, 2], [3], [4, 5]]})
+    assert batches(DataLoader, source, [[0, 2]])[0]["tokens"].tolist() == [[1, 2], [4, 5]]
+    for workers in (0, 1):
+        with pytest.raises(RuntimeError, match=r"stack expects each tensor to be equal size"):
+            batches(DataLoader, source, [[0, 1]], num_workers=workers)
+    ragged = batches(DataLoader, source, [[0, 1]], collate_fn=lambda batch: [one["tokens"].tolist() for one in batch])
+    assert ragged == [[[1, 2], [3]]]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", [DataLoader, headrace.Loader])
+def test_bad_offsets_are_an_error(kind: Kind, workers: int) -> None:
+    values, offsets = pa.array(range(8), pa.int32()), np.array([0, 2, 4, 8], np.int32)
+    lists = pa.ListArray.from_buffers(pa.list_(pa.int32()), 3, [None, pa.py_buffer(offsets)], children=[values])
+    source = sources.Arrow(pa.table({"tokens": lists}))
+    offsets[3] = 100_000  # as in a file that is damaged
+    assert batches(kind, source, [[0, 1]], num_workers=workers)[0]["tokens"].tolist() == [[0, 1], [2, 3]]
+    words = "the list of row 2 in column 'tokens' goes from element 4 to 100,000 of 8"
+    with pytest.raises((ValueError, RuntimeError), match=words):
+        batches(kind, source, [[1, 2]], num_workers=workers)
+    skipped = batches(kind, source, [[1, 2]], num_workers=workers, on_bad_sample="skip")
+    assert skipped[0]["tokens"].tolist() == [[2, 3]]
+
+
+@pytest.mark.parametrize("make", [lambda: {"a": [1, 2]}, lambda: pa.table({"a": [1, 2]})])
+def test_what_pyarrow_takes_is_a_table(make: Callable[[], Any]) -> None:
+    assert [int(one["a"]) for one in sources.Arrow(make())] == [1, 2]
+
+
+def test_no_table_is_refused() -> None:
+    with pytest.raises(TypeError, match="should be a Dataset of datasets, a pyarrow.Table"):
+        sources.Arrow(3)
+    with pytest.raises(ValueError, match="there is no column"):
+        sources.Arrow(table(), columns=["none"])
+    with pytest.raises(ValueError, match="two columns of one name"):
+        sources.Arrow(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"]))
+    with pytest.raises(IndexError, match="index 4 is out of range, there are 4 samples"):
+        sources.Arrow(table())[4]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_get_tables_as_handles(method: str) -> None:
+    source = sources.Arrow(table(400))
+    expected = batches(torchs.DataLoader, source)
+    found = batches(DataLoader, source, num_workers=1, multiprocessing_context=method)
+    assert describe(found) == describe(expected)
+
+
+# ---- Parquet ----
+
+
+@pytest.fixture
+def parquet(tmp_path: pathlib.Path) -> pathlib.Path:
+    for number in range(3):
+        pq.write_table(table(5).slice(number), tmp_path / f"part-{number}.parquet", row_group_size=2)
+    return tmp_path
+
+
+def test_parquet_files_are_decoded_once(parquet: pathlib.Path, gathered: list[int]) -> None:
+    source = sources.Parquet(parquet / "part-*.parquet", columns=["tokens", "small"], keep="boot")
+    assert [int(one["small"]) for one in source] == [0, 1, 2, 3, 4, 1, 2, 3, 4, 2, 3, 4]
+    compare(source, [[11, 0, 5]])
+    assert gathered == [3, 3]
+    names = [entry.name for entry in headrace.cache.entries()] if hasattr(headrace.cache, "entries") else None
+    again = sources.Parquet(str(parquet / "part-{0..2}.parquet"), columns=["tokens", "small"], keep="boot")
+    assert again._data.ctypes.data != 0 and len(again) == 12
+    assert names is None or len(names) >= 1
+    pq.write_table(table(9), parquet / "part-0.parquet")
+    assert len(sources.Parquet(parquet / "part-*.parquet", columns=["tokens", "small"], keep="boot")) == 16
+
+
+def test_parquet_is_pickled_as_a_handle(parquet: pathlib.Path) -> None:
+    source = sources.Parquet(parquet / "part-0.parquet", keep="boot")
+    found = batches(DataLoader, source, num_workers=1, multiprocessing_context="spawn")
+    assert describe(found) == describe(batches(torchs.DataLoader, source))
+
+
+def test_bad_parquet_files_are_named(parquet: pathlib.Path) -> None:
+    bad = parquet / "part-9.parquet"
+    bad.write_bytes(b"PAR1" + bytes(40))
+    with pytest.raises(ValueError, match=f"{bad} is no Parquet file, or it is damaged"):
+        sources.Parquet(parquet / "*.parquet", keep="boot")
+    pq.write_table(pa.table({"other": [1]}), bad)
+    with pytest.raises(ValueError, match=f"{bad} has other columns than"):
+        sources.Parquet(parquet / "*.parquet", keep="boot")
+    with pytest.raises(ValueError, match=r"has no column \['none'\]"):
+        sources.Parquet(bad, columns=["none"], keep="boot")
+    with pytest.raises(FileNotFoundError):
+        sources.Parquet(parquet / "none-*.parquet")
