@@ -17,7 +17,7 @@ ROWS = [
     {"os"},
     {"arena"},
     {"batch", "crew", "board"},
-    {"frozen", "loader", "sampler", "cache", "launch", "image"},
+    {"frozen", "loader", "sampler", "cache", "launch", "image", "source"},
 ]
 RANK = {folder: rank for rank, row in enumerate(ROWS) for folder in row}
 
@@ -25,6 +25,7 @@ RANK = {folder: rank for rank, row in enumerate(ROWS) for folder in row}
 PUBLIC = {"error": "base", "visibility": "base", "version": "base", "arena": "arena", "batch": "batch"}
 PUBLIC |= {"crew": "crew", "loader": "loader", "machine": "os", "sampler": "sampler"}
 PUBLIC |= {"frozen": "frozen", "board": "board", "image": "image", "launch": "launch"}
+PUBLIC |= {"tokens": "source"}
 PUBLIC |= {"cache": "cache", "cache_files": "cache", "cache_samples": "cache", "cache_shared": "cache"}
 
 NOT_INSTALLED = "includes <{}>, which is not installed"

@@ -15,6 +15,7 @@
 #include <headrace/image.h>
 #include <headrace/loader.h>
 #include <headrace/sampler.h>
+#include <headrace/tokens.h>
 #include <headrace/version.h>
 #include <headrace/visibility.h>
 
