@@ -60,7 +60,7 @@ static void close_ours(const struct hr__pool_file *file, int fd) {
     atomic_fetch_sub(&open_count, 1);
 }
 
-/* Closes a file that has no reader. Returns false if there is none. */
+/* Closes a file that has no reader. Returns false if all are in use or closed. */
 static bool close_one(struct hr__pool *pool) {
     for (uint32_t i = 0; i < pool->count; i++) {
         struct hr__pool_file *file = &pool->files[atomic_fetch_add(&pool->hand, 1) % pool->count];

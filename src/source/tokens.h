@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of src/source share about token files. */
+/* Token files that are open: shared by the files of src/source. */
 #ifndef HR_SOURCE_TOKENS_H
 #define HR_SOURCE_TOKENS_H
 
@@ -43,7 +43,7 @@ static inline const char *hr__tokens_path(const hr_tokens *tokens, uint32_t numb
 
 /* Opens the file that a path names, finds out what it is, and checks its head. With a message. */
 int hr__tokens_recognise(hr_tokens *tokens, const char *path, struct hr__tokens_file *ret_file);
-const char *hr__dtype_name(struct hr_dtype dtype); /* "uint16", ...; "": it is none of tokens */
+const char *hr__dtype_name(struct hr_dtype dtype); /* "uint16", ...; "": tokens do not have it */
 
 /* ---- megatron.c: the .idx file ---- */
 

@@ -26,6 +26,7 @@
  *     frozen/    frozen data: _core.freeze, thaw, Frozen, Builder and the views
  *     image/     images as recipes: _core.Picture
  *     sampler/   orders of samples, parts of ranks and plans of batches: _core.Order
+ *     source/    samples from the files of users: _core.Tokens
  *     inspect/   what an object refers to (_core.Walker), how much of its memory is private, and the machine
  *
  * Each folder has headers of its own, and each prototype is in the header of the file that defines it.

@@ -8,6 +8,7 @@
 #include "image/image.h"
 #include "inspect/inspect.h"
 #include "sampler/sampler.h"
+#include "source/source.h"
 
 struct core core;
 
@@ -152,7 +153,8 @@ PyMODINIT_FUNC PyInit__core(void) {
         PyModule_AddType(module, &WalkerType) < 0 || PyModule_AddType(module, &OrderType) < 0 ||
         PyType_Ready(&OrderIteratorType) < 0 || PyModule_AddType(module, &BoardType) < 0 ||
         PyModule_AddType(module, &BoardEntryType) < 0 || PyModule_AddType(module, &PictureType) < 0 ||
-        frozen_add(module) < 0 || cache_add(module) < 0 || core_add_constants(module) < 0) {
+        PyModule_AddType(module, &TokensType) < 0 || frozen_add(module) < 0 || cache_add(module) < 0 ||
+        core_add_constants(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }
