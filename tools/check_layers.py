@@ -24,7 +24,14 @@ RANK = {folder: rank for rank, row in enumerate(ROWS) for folder in row}
 # The folder that each header of include/ belongs to; headrace.h and face/face.h have them all, and are for faces.
 PUBLIC = {"error": "base", "visibility": "base", "version": "base", "arena": "arena", "batch": "batch"}
 PUBLIC |= {"crew": "crew", "loader": "loader", "machine": "os", "sampler": "sampler"}
-PUBLIC |= {"frozen": "frozen", "board": "board", "image": "image", "source": "source", "launch": "launch"}
+PUBLIC |= {
+    "frozen": "frozen",
+    "board": "board",
+    "image": "image",
+    "source": "source",
+    "tokens": "source",
+    "launch": "launch",
+}
 PUBLIC |= {"cache": "cache", "cache_files": "cache", "cache_samples": "cache", "cache_shared": "cache"}
 
 NOT_INSTALLED = "includes <{}>, which is not installed"

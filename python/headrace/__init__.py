@@ -10,6 +10,7 @@ TYPE_CHECKING = False  # for type checkers it is True; the module typing takes m
 if TYPE_CHECKING:
     from headrace import doctor as doctor
     from headrace import frozen as frozen
+    from headrace import sources as sources
     from headrace._base.exception_text import ForkWarning as ForkWarning
     from headrace._cache.interface import cache as cache
     from headrace._cache.samples import cache_samples as cache_samples
@@ -54,6 +55,7 @@ __all__ = [
     "get_worker_info",
     "lengths",
     "open",
+    "sources",
     "thaw",
 ]
 
@@ -79,7 +81,7 @@ _LATE = {
     "open": "headrace.frozen._freeze",
     "thaw": "headrace.frozen._thaw",
 }
-_MODULES = ("doctor", "frozen", "store")
+_MODULES = ("doctor", "frozen", "sources", "store")
 
 
 def __getattr__(name: str) -> object:

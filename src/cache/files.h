@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/npy.h"
+
 /*
  * An object of array files:
  *
@@ -17,7 +19,7 @@
  *     tail      struct hr__files_tail; the last bytes of the object
  */
 
-enum { FILES_ALIGN = 64, DTYPE_BYTES = 32 };
+enum { FILES_ALIGN = 64 };
 #define HR__FILES_MAGIC UINT64_C(0x31454c4946435248) /* "HRCFILE1" */
 
 struct hr__files_entry {
@@ -32,20 +34,6 @@ struct hr__files_entry {
 struct hr__files_tail {
     uint64_t magic, count, entries_at, shapes_at, shape_count, texts_at, text_bytes;
 };
-
-/* ---- npy.c: the header of a .npy file ---- */
-
-struct hr__npy {
-    char dtype[DTYPE_BYTES];
-    uint32_t header_bytes; /* the data follows */
-    uint32_t dimension_count;
-    uint64_t dimensions[HR_FILES_MAX_DIMENSIONS];
-    uint64_t bytes; /* size of the data */
-    bool is_fortran;
-};
-enum { NPY_HEADER_MAX = 65536 };
-/* Parses the first `count` bytes of a .npy file called `name` in messages. -EINVAL with the reason. */
-int hr__npy_parse(const unsigned char *head, uint64_t count, const char *name, struct hr__npy *ret_npy);
 
 /* ---- zip.c: the members of a .npz file ---- */
 

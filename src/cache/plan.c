@@ -17,7 +17,7 @@
 /* ---- headers ---- */
 
 struct head {
-    unsigned char bytes[NPY_HEADER_MAX];
+    unsigned char bytes[HR__NPY_HEADER_MAX];
     uint64_t count;
 };
 
@@ -41,6 +41,20 @@ static int read_head(int fd, const struct hr__plan_file *file, const struct hr__
     return hr__read_at(fd, at, head->bytes, head->count);
 }
 
+static int refuse_header(int code, const char *name, const struct hr__npy *npy) {
+    if (code == -EINVAL)
+        return hr__fail(-EINVAL, "cache: %s is not a .npy file that NumPy has written, or is damaged", name);
+    if (!*npy->dtype)
+        return hr__fail(-EINVAL,
+                        "cache: %s has records (a structured dtype), which cannot be cached as a file; save each field "
+                        "as an array of its own",
+                        name);
+    return hr__fail(-EINVAL,
+                    "cache: %s has elements of dtype %s; Python objects cannot be shared by processes. Save numbers or "
+                    "texts of fixed size, or cache it with headrace.cache(name, build)",
+                    name, npy->dtype);
+}
+
 static int plan_array(int fd, const struct hr__plan_file *file, uint32_t number, const struct hr__zip_member *member,
                       struct head *head, struct hr__plan_array *ret_array) {
     char name[HR__PATH_BYTES];
@@ -48,8 +62,8 @@ static int plan_array(int fd, const struct hr__plan_file *file, uint32_t number,
     if (hr__path(name, "%s%s%s", file->path, member ? ": " : "", member ? member->name : "") < 0) return -ENAMETOOLONG;
     int r = read_head(fd, file, member, head);
     if (r < 0) return hr__fail(-EINVAL, "cache: %s is damaged or cannot be read: %s", name, hr_error_text(r));
-    r = hr__npy_parse(head->bytes, head->count, name, &array.npy);
-    if (r < 0) return r;
+    r = hr__npy_parse(head->bytes, head->count, &array.npy);
+    if (r < 0) return refuse_header(r, name, &array.npy);
     uint64_t bytes = member ? member->bytes : file->bytes;
     if (array.npy.header_bytes + array.npy.bytes > bytes)
         return hr__fail(-EINVAL, "cache: %s is truncated: it has %" PRIu64 " bytes, and its array needs %" PRIu64, name,

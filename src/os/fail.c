@@ -14,8 +14,8 @@ static int errno_by_name(const char *name, size_t length) {
     static const struct {
         const char *name;
         int number;
-    } table[] = {{"EPERM", EPERM},   {"EAGAIN", EAGAIN}, {"ENOSPC", ENOSPC}, {"ENOMEM", ENOMEM},
-                 {"ENOSYS", ENOSYS}, {"EMFILE", EMFILE}, {"EACCES", EACCES}, {"EINVAL", EINVAL}};
+    } table[] = {{"EPERM", EPERM},   {"EAGAIN", EAGAIN}, {"ENOSPC", ENOSPC}, {"ENOMEM", ENOMEM}, {"ENOSYS", ENOSYS},
+                 {"EMFILE", EMFILE}, {"EACCES", EACCES}, {"EINVAL", EINVAL}, {"ESTALE", ESTALE}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (strlen(table[i].name) == length && memcmp(table[i].name, name, length) == 0) return table[i].number;
     return EIO;

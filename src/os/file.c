@@ -118,6 +118,10 @@ void hr__file_read_ahead(int fd) {
     posix_fadvise(fd, 0, 0, POSIX_FADV_WILLNEED);
 }
 
+void hr__file_ask(int fd, uint64_t at, uint64_t bytes) {
+    posix_fadvise(fd, (off_t)at, (off_t)bytes, POSIX_FADV_WILLNEED);
+}
+
 int hr__file_reopen(int fd, int *ret_fd) {
     char path[40];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);

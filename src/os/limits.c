@@ -59,6 +59,11 @@ uint32_t hr__pid(void) {
     return (uint32_t)getpid();
 }
 
+uint64_t hr__open_file_limit(void) {
+    struct rlimit limit;
+    return getrlimit(RLIMIT_NOFILE, &limit) < 0 ? UINT64_MAX : limit.rlim_cur;
+}
+
 uint64_t hr__raise_open_files(void) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) < 0) return 0;

@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/base.h"
@@ -230,6 +231,18 @@ int hr__read_at(int fd, uint64_t offset, void *data, size_t bytes) {
         bytes -= (size_t)n;
     }
     return 0;
+}
+
+int hr__read_now(int fd, uint64_t offset, void *data, size_t bytes) {
+#ifdef SYS_preadv2
+    enum { NOWAIT = 8 };                /* RWF_NOWAIT, since Linux 4.14 */
+    struct iovec whole = {data, bytes}; /* glibc has a function for it since 2.26 only */
+    long n = syscall(SYS_preadv2, fd, &whole, 1L, (long)offset, 0L, NOWAIT);
+    return n >= 0 && (size_t)n == bytes ? 0 : -EAGAIN;
+#else
+    (void)fd, (void)offset, (void)data, (void)bytes;
+    return -EAGAIN;
+#endif
 }
 
 int hr__write_at(int fd, uint64_t offset, const void *data, size_t bytes) {

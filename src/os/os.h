@@ -56,6 +56,8 @@ void hr__keep_size(int fd);
 void hr__keep_at_least(int fd); /* it may still grow, so that a mapping of it stays valid */
 /* Read and write all of `bytes` bytes at an offset. -EIO: the file is shorter. */
 int hr__read_at(int fd, uint64_t offset, void *data, size_t bytes);
+/* Reads all of `bytes` bytes if they are in memory. -EAGAIN: they are not, or it cannot be known. */
+int hr__read_now(int fd, uint64_t offset, void *data, size_t bytes);
 int hr__write_at(int fd, uint64_t offset, const void *data, size_t bytes); /* -EFBIG as hr__file_cut */
 
 /* Replaces shared pages by private ones with the same contents at the same address, which is the start of a page.
@@ -87,6 +89,7 @@ int hr__file_cut(int fd, uint64_t bytes); /* -EFBIG over hr__file_limit, instead
 int hr__file_sync(int fd);
 /* Asks the kernel to read a file ahead into its page cache. Best effort. */
 void hr__file_read_ahead(int fd);
+void hr__file_ask(int fd, uint64_t at, uint64_t bytes); /* the same for a part of it */
 /* Opens another descriptor of the same file that is read-only or, if the system does not allow this, one that can also
  * write. */
 int hr__file_reopen(int fd, int *ret_fd);
@@ -401,6 +404,7 @@ uint32_t hr__usable_core_count(void); /* such cores, and no more than the CPU qu
 uint32_t hr__pid(void);
 /* Raises the number of files that may be open as far as this process may. Returns the one before; 0: it failed. */
 uint64_t hr__raise_open_files(void);
+uint64_t hr__open_file_limit(void);           /* how many may be open now */
 void hr__restore_open_files(uint64_t before); /* 0 is fine */
 
 /* ---- fail.c: failpoints, compiled in with -DHR_FAILPOINTS only ---- */

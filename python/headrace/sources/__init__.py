@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """headrace.sources: map-style datasets over the files and tables that you have, read below Python.
 
-`Arrays` has the rows of arrays and tensors, `Arrow` those of tables and of Hugging Face's datasets, `Parquet` those of
+`Tokens` reads the token files of nanoGPT, llm.c, NumPy and Megatron. `Arrays` has the rows of arrays and tensors, `Arrow` those of tables and of Hugging Face's datasets, `Parquet` those of
 Parquet files. See docs/sources.md.
 """
 
@@ -11,5 +11,6 @@ from headrace.sources._arrays import Arrays
 from headrace.sources._arrow import Arrow
 from headrace.sources._parquet import Parquet
 from headrace.sources._source import Source
+from headrace.sources._tokens import Tokens
 
-__all__ = ["Arrays", "Arrow", "Parquet", "Source"]
+__all__ = ["Arrays", "Arrow", "Parquet", "Source", "Tokens"]

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* _core.Columns: tensors, arrays and lists of Arrow as columns of rows (headrace/source.h). */
 #include "rows/rows.h"
+#include "source/source.h"
 
 /* ---- pieces ---- */
 
@@ -172,6 +173,36 @@ static PyObject *columns_of(PyObject *type, PyObject *arguments, PyObject *keywo
     Py_RETURN_NONE;
 }
 
+/* Windows of token files: one column, or two if they have labels. */
+static int describe_windows(struct columns *self, PyObject *tokens, long long length, bool has_labels) {
+    enum { INT = 0 };
+    int64_t *shape = inputs_room(&self->inputs, sizeof *shape);
+    struct hr_tokens_info info;
+    self->count = has_labels ? 2 : 1;
+    self->items = shape ? inputs_room(&self->inputs, self->count * sizeof *self->items) : NULL;
+    if (!self->items || inputs_keep(&self->inputs, tokens) < 0) return -1;
+    self->tokens = tokens_of(tokens);
+    hr_tokens_look(self->tokens, &info);
+    self->row_count = info.sample_count;
+    self->is_alone = !has_labels;
+    *shape = length;
+    for (uint32_t i = 0; i < self->count; i++)
+        self->items[i] = (struct hr_column){
+            .dtype = {INT, 64, 1}, .to = {INT, 64, 1}, .ndim = 1, .shape = shape, .row_count = self->row_count};
+    return 0;
+}
+
+static PyObject *columns_of_windows(PyObject *type, PyObject *arguments) {
+    PyObject *tokens;
+    long long length;
+    int has_labels;
+    (void)type;
+    if (!PyArg_ParseTuple(arguments, "O!Lp:of_windows", &TokensType, &tokens, &length, &has_labels)) return NULL;
+    struct columns *self = (struct columns *)ColumnsType.tp_alloc(&ColumnsType, 0);
+    if (self && describe_windows(self, tokens, length, has_labels) < 0) Py_CLEAR(self);
+    return (PyObject *)self;
+}
+
 static void columns_dealloc(PyObject *object) {
     struct columns *self = (struct columns *)object;
     inputs_free(&self->inputs);
@@ -191,6 +222,10 @@ static PyMethodDef methods[] = {
      "else a list, or with is_alone the column itself. widens: integers become int64, float64 becomes float32. None: "
      "they cannot be gathered, because they have other kinds, or not all the same dtype and shape. A tensor must not "
      "be resized while this object is used."},
+    {"of_windows", columns_of_windows, METH_VARARGS | METH_STATIC,
+     "of_windows(tokens, length, has_labels) -> Columns\n\nReturns the windows of token files, which have this length, "
+     "as "
+     "a column; has_labels: as two, of which the second has the labels."},
     {"rows", rows_new, METH_O,
      "rows(indices) -> Rows | None\n\nReturns the batch of a list of indices, which is gathered later. None: an index "
      "is not an exact int, or negative, or out of range; or lists have several lengths; or there are no indices."},

@@ -12,6 +12,7 @@ struct rows {
     struct hr_column *items; /* the columns, with the lengths of lists in this batch */
     int64_t *lengths;        /* of the lists, by column */
     uint64_t *places;        /* of the columns in the batch that is being written */
+    void **targets;          /* where the columns are gathered to */
 };
 
 /* ---- making them ---- */
@@ -32,7 +33,7 @@ static bool take_columns(struct rows *self) {
     for (uint32_t i = 0; i < self->columns->count; i++) {
         struct hr_column *column = &self->items[i];
         *column = self->columns->items[i];
-        if (!column->pieces->offsets) continue;
+        if (!column->pieces || !column->pieces->offsets) continue;
         if (hr_list_length(column, self->indices[0], &self->lengths[i]) < 0) return false;
         column->shape = &self->lengths[i];
     }
@@ -45,7 +46,8 @@ static bool has_room(struct rows *self) {
     self->items = PyMem_Calloc(columns, sizeof *self->items);
     self->lengths = PyMem_Calloc(columns, sizeof *self->lengths);
     self->places = PyMem_Calloc(columns, sizeof *self->places);
-    return self->indices && self->items && self->lengths && self->places;
+    self->targets = PyMem_Calloc(columns, sizeof *self->targets);
+    return self->indices && self->items && self->lengths && self->places && self->targets;
 }
 
 PyObject *rows_new(PyObject *columns, PyObject *indices) {
@@ -57,6 +59,7 @@ PyObject *rows_new(PyObject *columns, PyObject *indices) {
     self->indices = self->lengths = NULL;
     self->items = NULL;
     self->places = NULL;
+    self->targets = NULL;
     if (!has_room(self)) {
         Py_DECREF(self);
         return PyErr_NoMemory();
@@ -73,6 +76,7 @@ static void rows_dealloc(PyObject *object) {
     PyMem_Free(self->items);
     PyMem_Free(self->lengths);
     PyMem_Free(self->places);
+    PyMem_Free(self->targets);
     PyObject_Free(object);
 }
 
@@ -123,15 +127,25 @@ enum found rows_add(PyObject *object, hr_batch *batch, enum hr_flavor flavor) {
     return FOUND_ERROR;
 }
 
+/* Gathers the columns to their targets. */
+static int gather_all(const struct rows *self, void *const *targets, uint32_t threads) {
+    int r = 0;
+    if (self->columns->tokens)
+        return hr_tokens_gather(self->columns->tokens, self->indices, self->count, targets[0],
+                                self->columns->count > 1 ? targets[1] : NULL);
+    for (uint32_t i = 0; r == 0 && i < self->columns->count; i++)
+        r = hr_gather(&self->items[i], self->indices, self->count, threads, targets[i]);
+    return r;
+}
+
 int rows_run(PyObject *object, hr_batch *batch, void *data, uint32_t threads) {
     struct rows *self = (struct rows *)object;
     for (uint32_t i = 0; i < self->columns->count; i++) {
         uint64_t offset;
-        int r = hr_batch_place(batch, self->places[i], &offset);
-        if (r == 0) r = hr_gather(&self->items[i], self->indices, self->count, threads, (char *)data + offset);
-        if (r < 0) return 1;
+        if (hr_batch_place(batch, self->places[i], &offset) < 0) return 1;
+        self->targets[i] = (char *)data + offset;
     }
-    return 0;
+    return gather_all(self, self->targets, threads) < 0;
 }
 
 /* ---- gathering them into arrays of the caller ---- */
@@ -150,7 +164,7 @@ static bool takes_rows(const struct rows *self, const struct hr_column *column, 
     return takes && (is_c_order || is_empty); /* the strides of an empty array have no meaning */
 }
 
-static int find_targets(struct rows *self, PyObject *arrays, struct inputs *inputs, void **targets) {
+static int find_targets(struct rows *self, PyObject *arrays, struct inputs *inputs) {
     if (PyTuple_GET_SIZE(arrays) != (Py_ssize_t)self->columns->count) {
         PyErr_SetString(PyExc_ValueError, "headrace: give one array for each column");
         return -1;
@@ -165,18 +179,9 @@ static int find_targets(struct rows *self, PyObject *arrays, struct inputs *inpu
             PyErr_Format(PyExc_ValueError, "headrace: array %u has another dtype or shape than the rows", i);
             return -1;
         }
-        targets[i] = (void *)(uintptr_t)array.data;
+        self->targets[i] = (void *)(uintptr_t)array.data;
     }
     return 0;
-}
-
-static int gather_all(struct rows *self, void **targets, uint32_t threads) {
-    int r = 0;
-    Py_BEGIN_ALLOW_THREADS;
-    for (uint32_t i = 0; r == 0 && i < self->columns->count; i++)
-        r = hr_gather(&self->items[i], self->indices, self->count, threads, targets[i]);
-    Py_END_ALLOW_THREADS;
-    return r;
 }
 
 /* Returns the batch of these arrays, as a default collate function makes it. */
@@ -196,13 +201,15 @@ static PyObject *rows_into(PyObject *object, PyObject *arguments) {
     PyObject *arrays;
     unsigned int threads;
     if (!PyArg_ParseTuple(arguments, "O!I:into", &PyTuple_Type, &arrays, &threads)) return NULL;
-    void **targets = PyMem_Calloc(self->columns->count, sizeof *targets);
-    if (!targets) return PyErr_NoMemory();
-    int r = find_targets(self, arrays, &inputs, targets);
     PyObject *result = NULL;
-    if (r == 0) result = gather_all(self, targets, threads) < 0 ? Py_NewRef(Py_None) : arrange(self->columns, arrays);
+    if (find_targets(self, arrays, &inputs) == 0) {
+        int r;
+        Py_BEGIN_ALLOW_THREADS;
+        r = gather_all(self, self->targets, threads);
+        Py_END_ALLOW_THREADS;
+        result = r < 0 ? Py_NewRef(Py_None) : arrange(self->columns, arrays);
+    }
     inputs_free(&inputs);
-    PyMem_Free(targets);
     return result;
 }
 

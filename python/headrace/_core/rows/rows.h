@@ -11,8 +11,9 @@ struct columns {
     struct hr_column *items;
     uint32_t count;
     uint64_t row_count;
-    PyObject *names; /* of the columns: the batch is a dict; NULL: it is a list */
-    bool is_alone;   /* the batch is the only column itself */
+    PyObject *names;         /* of the columns: the batch is a dict; NULL: it is a list */
+    const hr_tokens *tokens; /* the rows are its windows; NULL: they are in memory */
+    bool is_alone;           /* the batch is the only column itself */
     bool has_tensors;
 };
 extern PyTypeObject ColumnsType;

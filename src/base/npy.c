@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Reads the header of a .npy file: the magic, a version, and a Python dict as text. */
+#include "npy.h"
+
 #include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/base.h"
-#include "base/error.h"
-#include "cache/files.h"
-
-/* Reads the header of a .npy file: the magic, a version, and a Python dict as text. plan.c calls it. */
+#include "base.h"
 
 /* A part of the text that is being read. */
 struct cursor {
@@ -63,20 +61,16 @@ static bool take_number(struct cursor *cursor, uint64_t *ret_number) {
 static bool take_shape(struct cursor *cursor, struct hr__npy *npy) {
     if (!take(cursor, '(')) return false;
     while (!take(cursor, ')')) {
-        if (npy->dimension_count == HR_FILES_MAX_DIMENSIONS) return false;
+        if (npy->dimension_count == HR__NPY_MAX_DIMENSIONS) return false;
         if (!take_number(cursor, &npy->dimensions[npy->dimension_count++])) return false;
         if (!take(cursor, ',')) return take(cursor, ')');
     }
     return true;
 }
 
-static int malformed(const char *name) {
-    return hr__fail(-EINVAL, "cache: %s is not a .npy file that NumPy has written, or is damaged", name);
-}
-
 /* ---- dtypes ---- */
 
-/* Returns the size of an element, or 0 for a dtype that cannot be shared. */
+/* Returns the size of an element, or 0 for objects and records. */
 static uint64_t item_bytes(const char *dtype) {
     const char *at = dtype;
     if (*at && strchr("<>|=", *at)) at++;
@@ -89,62 +83,55 @@ static uint64_t item_bytes(const char *dtype) {
     return size > UINT32_MAX ? 0 : kind == 'U' ? 4 * size : size;
 }
 
-static int check_dtype(const char *name, struct cursor *cursor, struct hr__npy *npy, uint64_t *ret_item_bytes) {
-    if (!take(cursor, '[') && !take_text(cursor, npy->dtype, sizeof npy->dtype)) return malformed(name);
-    if (!*npy->dtype)
-        return hr__fail(-EINVAL,
-                        "cache: %s has records (a structured dtype), which cannot be cached as a file; save each field "
-                        "as an array of its own",
-                        name);
+static int take_dtype(struct cursor *cursor, struct hr__npy *npy, uint64_t *ret_item_bytes) {
+    if (take(cursor, '[')) return -ENOTSUP; /* records: the dtype stays "" */
+    if (!take_text(cursor, npy->dtype, sizeof npy->dtype)) return -EINVAL;
     *ret_item_bytes = item_bytes(npy->dtype);
-    if (*ret_item_bytes) return 0;
-    return hr__fail(-EINVAL,
-                    "cache: %s has elements of dtype %s; Python objects cannot be shared by processes. Save numbers or "
-                    "texts of fixed size, or cache it with headrace.cache(name, build)",
-                    name, npy->dtype);
+    return *ret_item_bytes ? 0 : -ENOTSUP;
 }
 
 /* ---- the header ---- */
 
-static int parse_dict(const char *name, struct cursor *cursor, struct hr__npy *npy, uint64_t *ret_item_bytes) {
+static int parse_dict(struct cursor *cursor, struct hr__npy *npy, uint64_t *ret_item_bytes) {
     char key[32];
     bool has_dtype = false, has_order = false, has_shape = false;
-    if (!take(cursor, '{')) return malformed(name);
+    if (!take(cursor, '{')) return -EINVAL;
     while (!take(cursor, '}')) {
-        if (!take_text(cursor, key, sizeof key) || !take(cursor, ':')) return malformed(name);
+        if (!take_text(cursor, key, sizeof key) || !take(cursor, ':')) return -EINVAL;
         if (strcmp(key, "descr") == 0) {
-            int r = check_dtype(name, cursor, npy, ret_item_bytes);
+            int r = take_dtype(cursor, npy, ret_item_bytes);
             if (r < 0) return r;
             has_dtype = true;
         } else if (strcmp(key, "fortran_order") == 0) {
             npy->is_fortran = take_word(cursor, "True");
-            if (!npy->is_fortran && !take_word(cursor, "False")) return malformed(name);
+            if (!npy->is_fortran && !take_word(cursor, "False")) return -EINVAL;
             has_order = true;
         } else if (strcmp(key, "shape") == 0) {
-            if (!take_shape(cursor, npy)) return malformed(name);
+            if (!take_shape(cursor, npy)) return -EINVAL;
             has_shape = true;
         } else
-            return malformed(name);
-        if (!take(cursor, ',') && (cursor->at == cursor->end || *cursor->at != '}')) return malformed(name);
+            return -EINVAL;
+        if (!take(cursor, ',') && (cursor->at == cursor->end || *cursor->at != '}')) return -EINVAL;
     }
-    return has_dtype && has_order && has_shape ? 0 : malformed(name);
+    return has_dtype && has_order && has_shape ? 0 : -EINVAL;
 }
 
-int hr__npy_parse(const unsigned char *head, uint64_t count, const char *name, struct hr__npy *ret_npy) {
+int hr__npy_parse(const unsigned char *head, uint64_t count, struct hr__npy *ret_npy) {
     static const unsigned char magic[6] = {0x93, 'N', 'U', 'M', 'P', 'Y'};
     struct hr__npy npy = {.dimension_count = 0};
     uint64_t text_bytes, text_at, size = 0;
-    if (count < 12 || memcmp(head, magic, sizeof magic) != 0 || head[6] < 1 || head[6] > 3) return malformed(name);
+    if (count < 12 || memcmp(head, magic, sizeof magic) != 0 || head[6] < 1 || head[6] > 3) return -EINVAL;
     text_at = head[6] == 1 ? 10 : 12;
     text_bytes = head[6] == 1 ? head[8] | (uint64_t)head[9] << 8
                               : head[8] | (uint64_t)head[9] << 8 | (uint64_t)head[10] << 16 | (uint64_t)head[11] << 24;
-    if (text_at + text_bytes > count) return malformed(name);
+    if (text_at + text_bytes > count) return -EINVAL;
     struct cursor cursor = {(const char *)head + text_at, (const char *)head + text_at + text_bytes};
-    int r = parse_dict(name, &cursor, &npy, &size);
+    int r = parse_dict(&cursor, &npy, &size);
+    if (r == -ENOTSUP) *ret_npy = npy;
     if (r < 0) return r;
     npy.bytes = size;
     for (uint32_t i = 0; i < npy.dimension_count; i++)
-        if (!hr__mul(npy.bytes, npy.dimensions[i], &npy.bytes) || npy.bytes > INT64_MAX) return malformed(name);
+        if (!hr__mul(npy.bytes, npy.dimensions[i], &npy.bytes) || npy.bytes > INT64_MAX) return -EINVAL;
     npy.header_bytes = (uint32_t)(text_at + text_bytes);
     *ret_npy = npy;
     return 0;

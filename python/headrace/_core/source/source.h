@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HEADRACE_CORE_SOURCE_SOURCE_H
+#define HEADRACE_CORE_SOURCE_SOURCE_H
+
+#include "core.h"
+
+/*
+ * Samples from the files of users: what module.c adds to the module.
+ *
+ *     tokens.c    _core.Tokens, token files that are open
+ */
+
+extern PyTypeObject TokensType;
+
+/* The open files of a _core.Tokens; borrowed. */
+const hr_tokens *tokens_of(PyObject *self);
+
+#endif

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files of the user that are read with pread: closed when there are too many, and opened again. */
+#ifndef HR_SOURCE_POOL_H
+#define HR_SOURCE_POOL_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "os/os.h"
+
+/*
+ * A pool has the files of one source. There are no locks, so that a child that is forked at any moment can go on:
+ * a file's descriptor and the number of threads that read it are one word, which changes by compare and exchange. What
+ * a thread of the parent had in use at the fork stays in use in the child, which only keeps that descriptor open.
+ */
+
+struct hr__pool_file {
+    char *path;                 /* absolute; owned */
+    struct hr__file_info first; /* as it was opened first */
+    _Atomic uint64_t state;     /* low half: readers; high half: descriptor + 1, or 0 if it is closed */
+};
+
+struct hr__pool {
+    struct hr__pool_file *files;
+    uint32_t count, room;
+    _Atomic uint32_t hand; /* where the search for a file to close goes on */
+};
+
+int hr__pool_new(struct hr__pool **ret_pool);          /* -ENOMEM */
+struct hr__pool *hr__pool_free(struct hr__pool *pool); /* closes all files; NULL is fine; returns NULL */
+
+/* Opens a file and adds it. A relative path is taken from the working directory of now. Negative errno with a message.
+ */
+int hr__pool_add(struct hr__pool *pool, const char *path, uint32_t *ret_number);
+
+/* Reads all of `bytes` bytes. -ESTALE: the file was changed or replaced since it was added. Other negative errnos. With
+ * a message that names file, offset, and what to do. */
+int hr__pool_read(struct hr__pool *pool, uint32_t number, uint64_t at, void *data, size_t bytes);
+
+/* The same, if no disk is needed for it. -EAGAIN: it is, or the file cannot be read now for another reason; there is no
+ * message. */
+int hr__pool_read_now(struct hr__pool *pool, uint32_t number, uint64_t at, void *data, size_t bytes);
+
+/* Asks the kernel to read a part of a file ahead. Best effort. */
+void hr__pool_ask(struct hr__pool *pool, uint32_t number, uint64_t at, uint64_t bytes);
+
+static inline const struct hr__pool_file *hr__pool_file(const struct hr__pool *pool, uint32_t number) {
+    return &pool->files[number];
+}
+
+#endif
