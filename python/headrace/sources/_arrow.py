@@ -45,15 +45,19 @@ class Arrow(Source):
         """Finds the columns of the table or dataset."""
         self._numbers: Any = None  # the row of each sample; None: all rows in their order
         self._read_by = ""  # why datasets has to make the samples itself
-        table = self._table
-        if self._dataset is not None:
-            table, self._numbers, names, self._read_by = _look_into(self._dataset)
-            self._wanted = names if self._wanted is None else self._wanted
-        self._names = tuple(table.column_names) if self._wanted is None else self._wanted
-        if self._read_by:
-            self._found: dict[str, Column] = {}
-            self._length = len(self._dataset)
+        self._found: dict[str, Column] = {}
+        if self._dataset is None:
+            self._names = self._wanted or tuple(self._table.column_names)
+            self._read_table(self._table)
             return
+        table, self._numbers, names, self._read_by = _look_into(self._dataset)
+        self._names = self._wanted or names
+        if self._read_by:
+            self._length = len(self._dataset)
+        else:
+            self._read_table(table)
+
+    def _read_table(self, table: Any) -> None:
         missing = [name for name in self._names if name not in table.column_names]
         if missing or not self._names:
             raise ValueError(f"{_NAME}: there is no column {missing[:3]}; the table has {table.column_names}")
@@ -75,7 +79,7 @@ class Arrow(Source):
     def _sample(self, index: int) -> Any:
         if self._read_by:
             sample = self._dataset[index]
-            return {name: sample[name] for name in self._wanted} if self._wanted is not None else sample
+            return sample if self._wanted is None else {name: sample[name] for name in self._wanted}
         row = index if self._numbers is None else int(self._numbers[index])
         return {name: column.value(row) for name, column in self._found.items()}
 

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""sources.Arrow over Hugging Face's datasets: the rows that `with_format("torch")` gives, for datasets as users make
+them."""
+
+from __future__ import annotations
+
+import pathlib
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from headrace import sources
+from headrace.torch import DataLoader
+
+TASKS = [[0, 5, 5], [2]]
+ROWS = 12
+
+
+@pytest.fixture(scope="module")
+def datasets() -> Iterator[Any]:
+    """Hugging Face's datasets, in place of the module of this name that other tests import."""
+    path, others = list(sys.path), {name: sys.modules.pop(name) for name in list(sys.modules) if name == "datasets"}
+    sys.path[:] = [one for one in path if pathlib.Path(one).name != "lib"]
+    try:
+        yield pytest.importorskip("datasets")
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "datasets"]:
+            del sys.modules[name]
+        sys.modules.update(others)
+        sys.path[:] = path
+
+
+@pytest.fixture
+def dataset(tmp_path: pathlib.Path, datasets: Any) -> Any:
+    """A dataset over two files that datasets has mapped."""
+    made = datasets.Dataset.from_dict(
+        {
+            "input_ids": [[row, row + 1, row + 2] for row in range(ROWS)],
+            "label": list(range(ROWS)),
+            "score": [row / 7 for row in range(ROWS)],
+            "text": [f"row {row}" for row in range(ROWS)],
+        }
+    )
+    made.save_to_disk(tmp_path / "saved", num_shards=2)
+    return datasets.load_from_disk(str(tmp_path / "saved"))
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: plain(one) for name, one in value.items()}
+    return (str(value.dtype), value.tolist()) if isinstance(value, torch.Tensor) else value
+
+
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "as it is": lambda one: one,
+    "shuffled": lambda one: one.shuffle(seed=3),
+    "selected": lambda one: one.select([7, 1, 4, 4, 0, 2, 9]),
+    "a part of a part": lambda one: one.select(range(2, 11)).select([8, 0, 3, 1, 1, 5]),
+    "sorted and sharded": lambda one: one.sort("label", reverse=True).shard(2, 0, contiguous=False),
+    "concatenated": lambda one: sys.modules["datasets"].concatenate_datasets([one.shuffle(seed=1), one.select(range(3))]),
+    "filtered": lambda one: one.filter(lambda row: row["label"] % 2 == 0),
+    "with another column": lambda one: one.add_column("more", list(range(len(one)))),
+    "renamed": lambda one: one.rename_column("label", "labels"),
+    "in memory": lambda one: sys.modules["datasets"].Dataset.from_dict({"label": list(range(6))}),
+}
+
+
+@pytest.mark.parametrize("change", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_rows_are_those_of_the_torch_format(dataset: Any, change: Callable[[Any], Any], workers: int) -> None:
+    changed = change(dataset)
+    names = [name for name in changed.column_names if name != "text"]
+    expected = list(torch.utils.data.DataLoader(changed.with_format("torch", columns=names), batch_sampler=TASKS))
+    source = sources.Arrow(changed, columns=names)
+    assert source.report()["gathered"] and len(source) == len(changed)
+    options = {"multiprocessing_context": "fork"} if workers else {}
+    found = list(DataLoader(source, batch_sampler=TASKS, num_workers=workers, **options))
+    assert [plain(one) for one in found] == [plain(one) for one in expected]
+    assert {name: value.tolist() for name, value in source[-1].items()} == {
+        name: changed[-1][name] if name != "score" else source[-1]["score"].tolist() for name in names
+    }
+
+
+def test_the_columns_of_a_format_are_kept(dataset: Any) -> None:
+    source = sources.Arrow(dataset.with_format("numpy", columns=["label", "input_ids"]))
+    assert sorted(source[0]) == ["input_ids", "label"]
+    wide = sources.Arrow(dataset.with_format("torch", columns=["label"], output_all_columns=True))
+    assert sorted(wide[0]) == sorted(dataset.column_names) and wide[1]["text"] == "row 1"
+
+
+def test_a_transform_is_left_to_datasets(dataset: Any) -> None:
+    source = sources.Arrow(dataset.with_transform(lambda rows: {"twice": [2 * one for one in rows["label"]]}))
+    assert source[4] == {"twice": 8} and "function" in source.report()["left_to_datasets"]
+    found = list(DataLoader(source, batch_sampler=TASKS))
+    assert found[0]["twice"].tolist() == [0, 10, 10]
+
+
+def test_where_names_the_files(dataset: Any) -> None:
+    assert "saved/data-00000-of-00002.arrow" in sources.Arrow(dataset).where(3)
+    assert "row 3 of" in sources.Arrow(dataset.select([5, 3])).where(1)
+
+
+def test_workers_of_spawn_map_the_files_again(dataset: Any) -> None:
+    source = sources.Arrow(dataset.shuffle(seed=2), columns=["input_ids", "label"])
+    assert len(pickle.dumps(source)) < 20_000
+    expected = list(DataLoader(source, batch_sampler=TASKS))
+    found = list(DataLoader(source, batch_sampler=TASKS, num_workers=1, multiprocessing_context="spawn"))
+    assert [plain(one) for one in found] == [plain(one) for one in expected]
