@@ -1,25 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures batches of rows: a TensorDataset, token files, tables. The rivals are torch's loader, datasets' own reading,
-and what people write by hand. Values are the CPU time of the trainer for a batch; with workers, the time that passes.
+and what people write by hand. Values are the CPU time of the trainer for a batch; with workers, the time that passes. The tables need
+Hugging Face's datasets, which are in build/frameworks if it was made (make test-frameworks).
 """
 
 from __future__ import annotations
 
+import itertools
+import shutil
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import headrace.torch
+import numpy as np
 import torch
 import torch.utils.data
-from measure import QUICK, ROUNDS, Case, Goal, Key, Row, in_words, run_all
+from headrace import sources
+from measure import QUICK, ROUNDS, Case, Goal, Key, Row, in_turn, in_words, run_all
 from torch.utils.data import TensorDataset
 
 BATCH = 256
 STEPS = 40 if QUICK else 120
 TORCH, OURS, BY_HAND = "torch", "headrace", "by hand"
+GET_BATCH, READY, DATASETS = "nanoGPT's get_batch", "numpy, ready memory", "datasets"
 
 Batches = Callable[[], Iterator[Any]]
 
@@ -77,6 +84,105 @@ def of_tensors(floats: int, rows: int) -> list[Row]:
     return found
 
 
+# ---- token files ----
+
+TOKENS, LENGTH = 12, 1024  # nanoGPT's batch
+TOKEN_FILE = f"tokens of uint16 in a file, {TOKENS} x {LENGTH}, x and y as int64, in memory"
+
+
+def get_batch(data: np.ndarray[Any, Any]) -> Iterator[Any]:
+    """nanoGPT's get_batch, which draws with replacement."""
+    while True:
+        starts = torch.randint(len(data) - LENGTH, (TOKENS,))
+        x = torch.stack([torch.from_numpy(data[i : i + LENGTH].astype(np.int64)) for i in starts])
+        y = torch.stack([torch.from_numpy(data[i + 1 : i + 1 + LENGTH].astype(np.int64)) for i in starts])
+        yield x, y
+
+
+def into_ready_memory(data: np.ndarray[Any, Any]) -> Iterator[Any]:
+    x, y = np.empty((TOKENS, LENGTH), np.int64), np.empty((TOKENS, LENGTH), np.int64)
+    while True:
+        for row, i in enumerate(np.random.randint(0, len(data) - LENGTH, TOKENS)):
+            x[row] = data[i : i + LENGTH]
+            y[row] = data[i + 1 : i + 1 + LENGTH]
+        yield x, y
+
+
+def of_tokens() -> list[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/train.bin"
+        np.random.default_rng(0).integers(0, 50257, 20_000_000, dtype=np.uint16).tofile(path)
+        data = np.memmap(path, np.uint16, "r")
+        source = sources.Tokens(path, length=LENGTH, labels=True)
+
+        def loader(kind: Any) -> Iterator[Any]:
+            return iter(kind(source, TOKENS, shuffle=True))
+
+        return compare(
+            TOKEN_FILE,
+            0,
+            {
+                GET_BATCH: partial(get_batch, data),
+                OURS: partial(loader, headrace.torch.DataLoader),
+                READY: partial(into_ready_memory, data),
+            },
+        )
+
+
+# ---- tables ----
+
+TABLE = "rows of a table at random, 64 x (2 lists of 512 int32 and a label)"
+PARQUET = "the same rows from Parquet, first epoch with decoding, a row"
+TABLE_ROWS = 5_000 if QUICK else 20_000
+
+
+def make_table() -> Any:
+    import pyarrow as pa
+
+    numbers = np.arange(TABLE_ROWS * 512, dtype=np.int32)
+    lists = pa.ListArray.from_arrays(np.arange(TABLE_ROWS + 1, dtype=np.int32) * 512, numbers)
+    return pa.table({"input_ids": lists, "attention_mask": lists, "label": np.arange(TABLE_ROWS)})
+
+
+def of_table() -> list[Row]:
+    import datasets
+
+    dataset = datasets.Dataset(datasets.table.InMemoryTable(make_table()))
+    source = sources.Arrow(dataset)
+    ways: dict[str, Batches] = {
+        DATASETS: lambda: iter(torch.utils.data.DataLoader(dataset.with_format("torch"), 64, shuffle=True)),
+        OURS: lambda: iter(headrace.torch.DataLoader(source, 64, shuffle=True)),
+    }
+    return compare(TABLE, 0, ways)
+
+
+def of_parquet() -> list[Row]:
+    import datasets
+    import pyarrow.parquet
+
+    with tempfile.TemporaryDirectory() as folder:
+        pyarrow.parquet.write_table(make_table(), f"{folder}/part.parquet", row_group_size=1000)
+        number = itertools.count()
+
+        def stream() -> float:
+            files = {"train": f"{folder}/part.parquet"}
+            dataset = datasets.load_dataset("parquet", data_files=files, split="train", streaming=True)
+            loader = torch.utils.data.DataLoader(dataset.with_format("torch"), 64)
+            start = time.perf_counter()
+            rows = sum(len(batch["label"]) for batch in loader)
+            return 1e6 * (time.perf_counter() - start) / rows
+
+        def ours() -> float:
+            copy = f"{folder}/part-{next(number)}.parquet"
+            shutil.copy(f"{folder}/part.parquet", copy)  # another file, so it is decoded again
+            start = time.perf_counter()
+            loader = headrace.torch.DataLoader(sources.Parquet(copy, keep="job"), 64, shuffle=True)
+            rows = sum(len(batch["label"]) for batch in loader)
+            return 1e6 * (time.perf_counter() - start) / rows
+
+        return in_turn(PARQUET, {DATASETS: stream, OURS: ours}, "us", rounds=3)
+
+
 def goals() -> list[Goal]:
     wide, narrow = name_of(784), name_of(8)
     return [
@@ -85,17 +191,24 @@ def goals() -> list[Goal]:
         Goal("8 floats, of torch", Key(narrow, OURS), 1 / 30, Key(narrow, TORCH)),
         Goal("784 floats, 2 workers, of torch", Key(wide, OURS, 2), 1 / 6, Key(wide, TORCH, 2)),
         Goal("8 floats, 2 workers, of torch", Key(narrow, OURS, 2), 1 / 10, Key(narrow, TORCH, 2)),
+        Goal("tokens, of nanoGPT's get_batch", Key(TOKEN_FILE, OURS), 1 / 15, Key(TOKEN_FILE, GET_BATCH)),
+        Goal("tokens, of numpy into ready memory", Key(TOKEN_FILE, OURS), 1, Key(TOKEN_FILE, READY)),
+        Goal("rows of a table, of datasets' torch format", Key(TABLE, OURS), 1 / 12, Key(TABLE, DATASETS)),
+        Goal("rows from Parquet, of datasets streaming", Key(PARQUET, OURS), 1 / 5, Key(PARQUET, DATASETS)),
     ]
 
 
 CASES = [
     Case("tensors of 784", partial(of_tensors, 784, 60_000)),
     Case("tensors of 8", partial(of_tensors, 8, 400_000)),
+    Case("tokens", of_tokens),
+    Case("table", of_table, in_quick=False),
+    Case("parquet", of_parquet, in_quick=False),
 ]
 
 
 def show(rows: list[Row]) -> None:
-    theirs = {(row.work, row.workers): row.value for row in rows if row.rival == TORCH}
+    theirs = {(row.work, row.workers): row.value for row in rows if row.rival in (TORCH, GET_BATCH, DATASETS)}
     for row in rows:
         base = theirs.get((row.work, row.workers))
         ratio = in_words(row.value / base) if base else ""
