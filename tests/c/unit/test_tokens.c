@@ -131,6 +131,8 @@ static void llmc_heads_are_checked(void **state) {
     hr_tokens_close(tokens);
     put_llmc("c.bin", 20240520, 2, 10, TEN, sizeof TEN);
     assert_refused(open_one("c.bin", BY_4, &tokens), -EINVAL, "version 2 at offset 4 instead of 1");
+    put_llmc("c.bin", 20240522, 1, 10, TEN, sizeof TEN);
+    assert_refused(open_one("c.bin", BY_4, &tokens), -EINVAL, "is an evaluation file of llm.c");
     put_llmc("c.bin", 20240520, 1, 11, TEN, sizeof TEN);
     assert_refused(open_one("c.bin", BY_4, &tokens), -EINVAL, "its head says 11 tokens of uint16");
     put_llmc("c.bin", 20240520, 1, -1, TEN, sizeof TEN);
@@ -233,7 +235,7 @@ static void megatrons_sequences_and_documents_are_read(void **state) {
     assert_refused(hr_tokens_lengths(tokens, 1, 3, lengths), -ERANGE, "no sample 3");
     hr_tokens_close(tokens);
     must(open_one("m", BY_4, &tokens));
-    check(count_of(tokens) == 2);
+    check(count_of(tokens) == 2 && hr_tokens_scan(tokens, UINT64_MAX) == -EINVAL);
     hr_tokens_close(tokens);
 }
 
