@@ -66,7 +66,8 @@ HR_API hr_tokens *hr_tokens_close(hr_tokens *tokens); /* NULL is fine; returns N
 
 /* ---- separators: HR_TOKENS_SEPARATED needs one of these before samples are read ---- */
 
-/* Reads up to `most_bytes` of the files to find separators. Returns 1 when all are found, 0 when there is more to read.
+/* Reads up to `most_bytes` of the files to find separators; less than 32 KiB may be too few for a step. Returns 1 when
+ * all are found, 0 when there is more to read. Errors as hr_tokens_read; another call then goes on where it stopped.
  */
 HR_API int hr_tokens_scan(hr_tokens *tokens, uint64_t most_bytes);
 /* Returns where the documents end, in tokens from the begin of their file: what a scan has found. Borrowed. */

@@ -29,7 +29,7 @@ static const char *path_of(const hr_tokens *tokens, const struct hr__tokens_file
 
 static int read_index(const hr_tokens *tokens, const struct hr__tokens_file *file, uint64_t at, void *data,
                       uint64_t bytes) {
-    return bytes ? hr__pool_read(tokens->pool, file->index, at, data, bytes) : 0;
+    return hr__pool_read(tokens->pool, file->index, at, data, bytes);
 }
 
 static uint64_t size_at(uint64_t number) {

@@ -11,7 +11,7 @@
 #include "base/npy.h"
 #include "tokens.h"
 
-enum { LLMC_HEAD_BYTES = 1024, LLMC_UINT16 = 20240520, LLMC_UINT32 = 20240801 };
+enum { LLMC_HEAD_BYTES = 1024, LLMC_UINT16 = 20240520, LLMC_UINT32 = 20240801, LLMC_EVAL = 20240522 };
 
 static const struct hr_dtype UINT16 = {1, 16, 1};
 
@@ -152,6 +152,10 @@ static int read_by_head(const hr_tokens *tokens, struct hr__tokens_file *file, s
         return read_npy(tokens, file, head->bytes, head->count);
     if (magic == LLMC_UINT16 || magic == LLMC_UINT32)
         return read_llmc(tokens, file, (const int32_t *)head->bytes, head->count);
+    if (magic == LLMC_EVAL)
+        return hr__fail(-EINVAL,
+                        "source: %s is an evaluation file of llm.c (number %d), whose examples are no tokens in a row",
+                        hr__tokens_path(tokens, file->data), magic);
     return read_headless(tokens, file);
 }
 

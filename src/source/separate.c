@@ -56,11 +56,20 @@ static int add_ends(hr_tokens *tokens, const int64_t *found, uint64_t count) {
 static int scan_some(hr_tokens *tokens, const struct hr__tokens_file *file, uint64_t count) {
     int64_t found[SOME];
     struct hr__span span = {file->data_at + tokens->scan_token * hr__item_bytes(file->dtype), count};
+    uint64_t before = tokens->end_count;
     int r = hr__tokens_read_span(tokens, file, span, found);
-    return r < 0 ? r : add_ends(tokens, found, count);
+    if (r == 0) r = add_ends(tokens, found, count);
+    if (r < 0) tokens->end_count = before; /* another call reads this part again */
+    return r;
+}
+
+static int check_unit(const hr_tokens *tokens) {
+    if (tokens->options.unit == HR_TOKENS_SEPARATED) return 0;
+    return hr__fail(-EINVAL, "source: only documents between separators have ends that are found by a scan");
 }
 
 int hr_tokens_scan(hr_tokens *tokens, uint64_t most_bytes) {
+    if (check_unit(tokens) < 0) return -EINVAL;
     while (!is_scanned(tokens)) {
         const struct hr__tokens_file *file = &tokens->files[tokens->scan_file];
         uint64_t count = hr__min(SOME, file->token_count - tokens->scan_token);
@@ -101,8 +110,7 @@ static bool take_file(hr_tokens *tokens, const uint64_t *ends, uint64_t count) {
 
 int hr_tokens_set_ends(hr_tokens *tokens, const uint64_t *ends, uint64_t count) {
     uint64_t bytes = 0;
-    if (tokens->options.unit != HR_TOKENS_SEPARATED)
-        return hr__fail(-EINVAL, "source: only samples between separators have ends that are found by a scan");
+    if (check_unit(tokens) < 0) return -EINVAL;
     uint64_t *copy = hr__mul(count + 1, sizeof *ends, &bytes) ? hr__realloc(NULL, bytes) : NULL;
     if (!copy) return hr__fail(-ENOMEM, "source: no memory for where %" PRIu64 " documents end", count);
     hr__free(tokens->ends);

@@ -284,7 +284,8 @@ static int read_to_target(void *context, struct hr__span span) {
 
 int hr__tokens_read_span(const hr_tokens *tokens, const struct hr__tokens_file *file, struct hr__span span,
                          int64_t *ret_tokens) {
-    struct target target = {.tokens = tokens, .file = file, .ret_tokens = ret_tokens, .length = span.count};
+    struct target target = {.tokens = tokens, .file = file, .length = span.count};
+    target.ret_tokens = ret_tokens;
     return read_to_target(&target, span);
 }
 
@@ -317,12 +318,9 @@ int hr_tokens_read(const hr_tokens *tokens, uint64_t index, const struct hr_toke
     if (!file) return -ERANGE;
     if (sample->length != length_of(tokens, sample->count) || !ret_labels == tokens->options.has_labels)
         return hr__fail(-EINVAL, "source: sample %" PRIu64 " is not as hr_tokens_find has found it", index);
-    struct target target = {.tokens = tokens,
-                            .file = file,
-                            .ret_tokens = ret_tokens,
-                            .ret_labels = ret_labels,
-                            .count = sample->count,
-                            .length = sample->length};
+    struct target target = {.tokens = tokens, .file = file, .count = sample->count, .length = sample->length};
+    target.ret_tokens = ret_tokens;
+    target.ret_labels = ret_labels;
     int r = visit_spans(tokens, file, index, read_checked, &target);
     if (r < 0) return r;
     if (target.done != sample->count) return index_changed(&target);
@@ -338,13 +336,9 @@ static int gather_one(const hr_tokens *tokens, int64_t index, uint64_t row, bool
     uint64_t length = tokens->options.length;
     if (!file) return hr__fail(-ERANGE, "source: there is no sample %" PRId64, index);
     struct hr__span span = span_of(tokens, file, (uint64_t)index);
-    struct target target = {.tokens = tokens,
-                            .file = file,
-                            .ret_tokens = ret_tokens + row * length,
-                            .ret_labels = ret_labels ? ret_labels + row * length : NULL,
-                            .count = span.count,
-                            .length = length,
-                            .is_now = now};
+    struct target target = {.tokens = tokens, .file = file, .count = span.count, .length = length, .is_now = now};
+    target.ret_tokens = ret_tokens + row * length;
+    target.ret_labels = ret_labels ? ret_labels + row * length : NULL;
     int r = read_to_target(&target, span);
     if (r == -EAGAIN) hr__pool_ask(tokens->pool, file->data, span.at, span.count * hr__item_bytes(file->dtype));
     return r;

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """headrace.sources: map-style datasets over the files and tables that you have, read below Python.
 
-`Tokens` reads the token files of nanoGPT, llm.c, NumPy and Megatron. `Arrays` has the rows of arrays and tensors, `Arrow` those of tables and of Hugging Face's datasets, `Parquet` those of
-Parquet files. See docs/sources.md.
+`Tokens` reads the token files of nanoGPT, llm.c, NumPy and Megatron. `Arrays` has the rows of arrays and tensors,
+`Arrow` those of tables and of Hugging Face's datasets, `Parquet` those of Parquet files. See docs/sources.md.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 #define _GNU_SOURCE
 #include "tokens_scene.h"
 
-#include <sys/resource.h>
-
 /* Token files: what is read of each kind, what is refused, and what happens to files that change. */
 
 static const struct hr_tokens_options BY_4 = {.length = 4};
@@ -131,6 +129,8 @@ static void llmc_heads_are_checked(void **state) {
     hr_tokens_close(tokens);
     put_llmc("c.bin", 20240520, 2, 10, TEN, sizeof TEN);
     assert_refused(open_one("c.bin", BY_4, &tokens), -EINVAL, "version 2 at offset 4 instead of 1");
+    put_llmc("c.bin", 20240522, 1, 10, TEN, sizeof TEN);
+    assert_refused(open_one("c.bin", BY_4, &tokens), -EINVAL, "is an evaluation file of llm.c");
     put_llmc("c.bin", 20240520, 1, 11, TEN, sizeof TEN);
     assert_refused(open_one("c.bin", BY_4, &tokens), -EINVAL, "its head says 11 tokens of uint16");
     put_llmc("c.bin", 20240520, 1, -1, TEN, sizeof TEN);
@@ -233,7 +233,7 @@ static void megatrons_sequences_and_documents_are_read(void **state) {
     assert_refused(hr_tokens_lengths(tokens, 1, 3, lengths), -ERANGE, "no sample 3");
     hr_tokens_close(tokens);
     must(open_one("m", BY_4, &tokens));
-    check(count_of(tokens) == 2);
+    check(count_of(tokens) == 2 && hr_tokens_scan(tokens, UINT64_MAX) == -EINVAL);
     hr_tokens_close(tokens);
 }
 
@@ -474,51 +474,19 @@ static void offsets_above_32_bits_are_read(void **state) {
     hr_tokens_close(tokens);
 }
 
-/* ---- threads and children ---- */
+/* ---- threads ---- */
 
-enum { READERS = 4, FILES = 40, READS = 3000 };
-
-struct reader {
-    const hr_tokens *tokens;
-    uint64_t step, errors;
-};
-
-static void read_many(void *context) {
-    struct reader *reader = context;
-    int64_t found[4];
-    for (uint64_t i = 0; i < READS; i++) {
-        uint64_t index = i * reader->step % FILES;
-        reader->errors += read_sample(reader->tokens, index, found, NULL) != 4 || found[0] != (int64_t)index;
-    }
-}
-
-/* Threads that open and close each other's files, and children that are forked meanwhile. */
-static void threads_and_children_share_the_files(void **state) {
-    struct reader readers[READERS], own;
+/* They open and close each other's files. */
+static void threads_share_the_files(void **state) {
+    struct reader readers[READERS];
     struct hr__thread threads[READERS];
-    struct rlimit before, low;
+    struct rlimit before;
     hr_tokens *tokens;
     (void)state;
-    check(getrlimit(RLIMIT_NOFILE, &before) == 0);
-    low = before;
-    low.rlim_cur = 64;
-    check(setrlimit(RLIMIT_NOFILE, &low) == 0);
-    must(hr_tokens_open(put_numbered(FILES), FILES, &BY_4, &tokens));
-    for (uint64_t i = 0; i < READERS; i++) {
-        readers[i] = (struct reader){tokens, 2 * i + 7, 0};
-        must(hr__thread_start(&threads[i], read_many, &readers[i]));
-    }
-    for (int i = 0; i < 8; i++) {
-        int status;
-        pid_t pid = fork();
-        own = (struct reader){tokens, 3, 0};
-        if (pid == 0) read_many(&own), _exit(own.errors != 0);
-        check(waitpid(pid, &status, 0) == pid && status == 0);
-    }
-    for (int i = 0; i < READERS; i++) {
-        hr__thread_join(&threads[i]);
-        check(readers[i].errors == 0);
-    }
+    lower_limit(&before);
+    must(hr_tokens_open(put_numbered(READ_FILES), READ_FILES, &BY_4, &tokens));
+    start_readers(tokens, readers, threads);
+    join_readers(readers, threads);
     check(setrlimit(RLIMIT_NOFILE, &before) == 0);
     hr_tokens_close(tokens);
 }
@@ -547,7 +515,7 @@ int main(void) {
         T(descriptors_that_the_program_closed_are_not_used),
         T(relative_paths_outlive_a_chdir),
         T(offsets_above_32_bits_are_read),
-        T(threads_and_children_share_the_files),
+        T(threads_share_the_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <ftw.h>
+#include <sys/resource.h>
 
 #include "../support/arena_scene.h"
 
@@ -125,6 +126,48 @@ static inline int64_t read_sample(const hr_tokens *tokens, uint64_t index, int64
     if (r == 0) r = hr_tokens_read(tokens, index, &sample, ret_tokens, ret_labels);
     return r < 0 ? r : (int64_t)sample.length;
 }
+
+/* ---- threads that read many of the files of put_numbered ---- */
+
+enum { READERS = 4, READ_FILES = 40, READS = 3000 };
+
+struct reader {
+    const hr_tokens *tokens;
+    uint64_t step, errors;
+};
+
+static inline void read_many(void *context) {
+    struct reader *reader = context;
+    int64_t found[4];
+    for (uint64_t i = 0; i < READS; i++) {
+        uint64_t index = i * reader->step % READ_FILES;
+        reader->errors += read_sample(reader->tokens, index, found, NULL) != 4 || found[0] != (int64_t)index;
+    }
+}
+
+/* Lowers the limit of open files, so that most of the files are closed at any time. */
+static inline void lower_limit(struct rlimit *ret_before) {
+    enum { LIMIT = 64 };
+    check(getrlimit(RLIMIT_NOFILE, ret_before) == 0);
+    struct rlimit low = {LIMIT, ret_before->rlim_max};
+    check(setrlimit(RLIMIT_NOFILE, &low) == 0);
+}
+
+static inline void start_readers(const hr_tokens *tokens, struct reader *readers, struct hr__thread *threads) {
+    for (uint64_t i = 0; i < READERS; i++) {
+        readers[i] = (struct reader){tokens, 2 * i + 7, 0};
+        must(hr__thread_start(&threads[i], read_many, &readers[i]));
+    }
+}
+
+static inline void join_readers(struct reader *readers, struct hr__thread *threads) {
+    for (int i = 0; i < READERS; i++) {
+        hr__thread_join(&threads[i]);
+        check(readers[i].errors == 0);
+    }
+}
+
+/* ---- checks ---- */
 
 #define assert_refused(call, code, text)                                                                               \
     do {                                                                                                               \

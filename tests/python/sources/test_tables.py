@@ -227,7 +227,7 @@ def test_bad_offsets_are_an_error(kind: Kind, workers: int) -> None:
     source = sources.Arrow(pa.table({"tokens": lists}))
     offsets[3] = 100_000  # as in a file that is damaged
     assert batches(kind, source, [[0, 1]], num_workers=workers)[0]["tokens"].tolist() == [[0, 1], [2, 3]]
-    words = "the list of row 2 in column 'tokens' goes from element 4 to 100,000 of 8"
+    words = r"the list of row 2 in column 'tokens' goes from element 4 to 100,000 of 8"
     with pytest.raises((ValueError, RuntimeError), match=words):
         batches(kind, source, [[1, 2]], num_workers=workers)
     skipped = batches(kind, source, [[1, 2]], num_workers=workers, on_bad_sample="skip")
@@ -240,9 +240,9 @@ def test_what_pyarrow_takes_is_a_table(make: Callable[[], Any]) -> None:
 
 
 def test_no_table_is_refused() -> None:
-    with pytest.raises(TypeError, match="should be a Dataset of datasets, a pyarrow.Table"):
+    with pytest.raises(TypeError, match=r"should be a Dataset of datasets, a pyarrow\.Table"):
         sources.Arrow(3)
-    with pytest.raises(ValueError, match="there is no column"):
+    with pytest.raises(ValueError, match=r"there is no column"):
         sources.Arrow(table(), columns=["none"])
     with pytest.raises(ValueError, match="two columns of one name"):
         sources.Arrow(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"]))

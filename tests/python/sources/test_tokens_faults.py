@@ -34,7 +34,7 @@ def test_file_truncated_in_mid_epoch_is_an_error(tmp_path: pathlib.Path) -> None
 
 
 def test_file_replaced_in_mid_epoch_stays_the_same(tmp_path: pathlib.Path) -> None:
-    """Careful programs replace a file by a rename: the open file has the old tokens. A pickle of the source is refused."""
+    """Careful programs replace a file by a rename: the open file has the old tokens. A pickle is refused."""
     path = write_headless(tmp_path / "a.bin", range(100))
     found = sources.Tokens(path, length=10)
     handle = pickle.dumps(found)
