@@ -129,9 +129,9 @@ class Arrow(Source):
     def _freeze(self) -> Any:
         """Returns the table as bytes in shared memory, made once: the pickle of frozen data is a handle."""
         if "_frozen" not in self.__dict__:
-            import headrace
+            from headrace.frozen import freeze
 
-            self._frozen = headrace.freeze(_bytes_of(self._table))
+            self._frozen = freeze(_bytes_of(self._table))
         return self._frozen
 
     def __setstate__(self, state: dict[str, Any]) -> None:

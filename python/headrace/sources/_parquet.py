@@ -44,14 +44,14 @@ class Parquet(Arrow):
 
     def _decoded(self) -> Any:
         """Returns the table of all files, from the cache."""
-        import headrace
+        from headrace._cache.interface import cache
 
         key = json.dumps([self._files, self._wanted])
         first = os.path.basename(self._files[0])
         name = f"parquet-{first}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
         files, wanted = self._files, self._wanted
         sources = sorted(set(files))
-        self._data = headrace.cache(name, lambda: _decode(files, wanted), sources=sources, keep=self._keep)
+        self._data = cache(name, lambda: _decode(files, wanted), sources=sources, keep=self._keep)
         return open_stream(self._data)
 
     def where(self, index: int) -> str:

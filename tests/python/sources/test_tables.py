@@ -235,7 +235,7 @@ def test_bad_offsets_are_an_error(kind: Kind, workers: int) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: {"a": [1, 2]}, lambda: pa.table({"a": [1, 2]})])
-def test_what_pyarrow_takes_is_a_table(make: Callable[[], Any]) -> None:
+def test_tables_are_whatever_pyarrow_takes(make: Callable[[], Any]) -> None:
     assert [int(one["a"]) for one in sources.Arrow(make())] == [1, 2]
 
 
