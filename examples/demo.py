@@ -235,7 +235,7 @@ class Trainer:
         convolutions = nn.Conv2d(3, 16, 8, stride=8), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2), nn.ReLU()
         last = nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(512, len(PHOTOGRAPHS))
         self.model = nn.Sequential(*convolutions, *last)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.02, momentum=0.9)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.001)
         self.losses: list[str] = []  # to the last bit
 
     def step(self, images: Any, labels: Any, last: Any = None, add_up: Any = None) -> None:
@@ -424,9 +424,9 @@ FORMS = {
 }
 
 TURNS = {
-    "torch": ("torch, Pillow", "from torch.utils.data import DataLoader"),
-    "import": ("headrace, Pillow", "from headrace.torch import DataLoader"),
-    "images": ("headrace, headrace.images", "ImageFolder(files, images.native(transform), loader=images.load_rgb)"),
+    "torch": ("torch's DataLoader, Pillow", "from torch.utils.data import DataLoader"),
+    "import": ("headrace's DataLoader, Pillow", "from headrace.torch import DataLoader"),
+    "images": ("headrace's, headrace.images", "ImageFolder(files, images.native(transform), loader=images.load_rgb)"),
 }
 
 
@@ -444,8 +444,8 @@ def show_turns(args: argparse.Namespace) -> tuple[list[Row], str]:
     for number in range(1, args.epochs + 1):
         for name, scene in scenes.items():
             epochs[name].append(scene.train())
-        rates = (f"{TURNS[name][0]} {one[-1]['samples'] / one[-1]['seconds']:.0f}" for name, one in epochs.items())
-        print(f"    samples/s in epoch {number}: {'; '.join(rates)}", flush=True)
+        rates = (f"{one[-1]['samples'] / one[-1]['seconds']:.0f}" for one in epochs.values())
+        print(f"    epoch {number}, samples/s of scenes 1 to 3: {', '.join(rates)}", flush=True)
     for scene in scenes.values():
         scene.end()
     for reason, number in epochs["images"][-1]["left"].items():
@@ -455,9 +455,10 @@ def show_turns(args: argparse.Namespace) -> tuple[list[Row], str]:
     print(f"    digests of the losses: {', '.join(digests)}", flush=True)
     if digests != digests[:1] * 3:
         raise Wrong("the losses of scenes 1 to 3 differ")
-    first, last = float.fromhex(losses[0][0]), float.fromhex(losses[0][-1])
+    steps = len(losses[0]) // (1 + args.epochs)  # of an epoch
+    first, last = (statistics.mean(map(float.fromhex, part)) for part in (losses[0][:steps], losses[0][-steps:]))
     rows = [Row.of(number, TURNS[name][0], epochs[name], looked_at[name]) for number, name in enumerate(scenes, 1)]
-    return rows, f"Scenes 1 to 3: the losses are equal to the last bit. They went from {first:.2f} to {last:.2f}."
+    return rows, f"Scenes 1 to 3: the losses are equal to the last bit. Their mean went from {first:.2f} to {last:.2f}."
 
 
 def show_kill(args: argparse.Namespace) -> tuple[list[Row], str]:
@@ -542,14 +543,15 @@ def machine() -> str:
 
 
 def print_table(rows: list[Row]) -> None:
-    print(f"\n{'':28}" + "".join(f"{head:>11}" for head in FORMS))
+    print(f"\n{'':32}" + "".join(f"{head:>11}" for head in FORMS))
     for row in rows:
         cells = (f"{form(row.numbers[head]):>11}" for head, form in FORMS.items())
-        print(f"{row.number} {row.what:26}" + "".join(cells))
+        print(f"{row.number} {row.what:30}" + "".join(cells))
     print(
-        "CPU/image: of the model, too. private, /dev/shm, memfd: memory of all processes of the scene; batches are in"
+        "waited: the part of the time in which the training waited for data. CPU/image: all processes, with the model."
     )
-    print("the last two. Epochs are timed without the start of the workers, memory is looked at in another epoch.\n")
+    print("private: memory that is not shared. /dev/shm, memfd: shared memory of batches; docker limits the first.")
+    print("The time that workers take to start is not counted.\n")
 
 
 STYLE = """
@@ -560,7 +562,7 @@ STYLE = """
   text { fill: #e6edf3 } text.small { fill: #9198a1 }
   .paper { fill: #0d1117; stroke: #3d444d } .bar { fill: #4493f8 } .torch { fill: #6e7681 }
  }"""
-WIDTH, LEFT, LINE = 760, 240, 24
+WIDTH, LEFT, LINE = 772, 252, 24
 
 
 def draw(rows: list[Row], results: list[str]) -> str:

@@ -154,7 +154,7 @@ MEASURED = {
     "/dev/shm": 0,
     "memfd": 0,
 }
-ONE, OTHER = [(0.5).hex()], [(0.5 + 2**-52).hex()]
+ONE, OTHER = [(0.5).hex()] * 2, [(0.5).hex(), (0.5 + 2**-52).hex()]  # two epochs of a step each
 
 
 def test_demo_fails_if_losses_differ_in_the_last_bit(monkeypatch: pytest.MonkeyPatch) -> None:
