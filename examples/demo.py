@@ -195,6 +195,10 @@ def import_torchvision() -> Any:
     return torchvision
 
 
+if __name__ == "__mp_main__":  # in a worker that was not forked: it gets the dataset by pickle
+    import_torchvision()
+
+
 def make_dataset(files: str, in_c: bool) -> Any:
     torchvision = import_torchvision()
     transforms = torchvision.transforms
