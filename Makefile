@@ -8,6 +8,7 @@ PYTHON ?= python3
 KILLS ?= 10000
 SECONDS ?= 600
 PILLOWS := 11.3.0 12.0.0 # in addition to the one in requirements-images.txt: images must be exact with each
+PHOTOGRAPHS := astronaut.png chelsea.png coffee.png hubble_deep_field.jpg retina.jpg rocket.jpg # of scikit-image, for the demo
 export PYTHON
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE # Otherwise each process that a test starts compiles all modules that it imports.
@@ -19,13 +20,16 @@ RELEASE_OPTIONS := -Dbuildtype=release -Dbench=true
 config = -Cbuild-dir=$(1) $(addprefix -Csetup-args=,$(2))
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-torches torch-names test-jax test-imports test-frameworks test-torchdata test-schedulers test-wheels check bench wheels soak files format clean packages-demo packages-test packages-check packages-wheels c-reference
+.PHONY: help demo demo-text test test-torches torch-names test-jax test-imports test-frameworks test-torchdata test-schedulers test-wheels check bench wheels soak files format clean packages-demo packages-test packages-check packages-wheels c-reference
 
 help: ## prints this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
 
-demo: build/release.stamp ## trains a small model with headrace and with torch, and compares them
-	PYTHONPATH="$(CURDIR)/build/site" .venv/bin/python examples/demo.py --freeze
+demo: build/release.stamp build/images.stamp ## trains on photographs with torch and with headrace, kills a worker and a job, and goes on
+	PYTHONPATH="$(CURDIR)/build/site:$(CURDIR)/build/images" .venv/bin/python examples/demo.py --folder build/demo --photographs build/images/photographs
+
+demo-text: build/release.stamp ## trains on text: packed rows of tokens; a job is killed on two ranks, and goes on with three
+	PYTHONPATH="$(CURDIR)/build/site" .venv/bin/python examples/train_tokens.py
 
 test: build/dev.stamp build/images.stamp ## runs the C and Python tests, except those of jax; ONLY="crew samples": those of these subjects; CHANGED=1: those of what is not committed; CHANGED=main: of what differs from a commit
 	.venv/bin/python tools/run_tests.py $(if $(CHANGED),--changed $(CHANGED:1=HEAD),$(ONLY))
@@ -115,12 +119,13 @@ build/jax.stamp: requirements-jax.txt .venv/stamp
 	uv pip install -q --python .venv/bin/python --no-deps --target build/jax -r $<
 	touch $@
 
-# Of scikit-learn only the photographs are kept: without scipy it cannot be imported, and other libraries would try to.
+# Of scikit-learn and scikit-image only photographs are kept: without scipy they cannot be imported, and other libraries would try to.
 build/images.stamp: requirements-images.txt .venv/stamp Makefile
 	rm -rf build/images
 	uv pip install -q --python .venv/bin/python --no-deps --target build/images -r $<
 	mv build/images/sklearn/datasets/images build/images/photographs
-	rm -rf build/images/sklearn build/images/scikit_learn*
+	mv $(addprefix build/images/skimage/data/,$(PHOTOGRAPHS)) build/images/photographs
+	rm -rf build/images/sklearn build/images/scikit_learn* build/images/skimage build/images/scikit_image*
 	for version in $(PILLOWS); do \
 		uv pip install -q --python .venv/bin/python --no-deps --target build/images/pillow-$$version pillow==$$version; \
 	done

@@ -32,7 +32,8 @@ CLOSE_NAMES = 6  # shown for a word that matches no test
 BUDGETS: dict[str, tuple[float, str]] = {
     "test_sweep": (150, "a process is killed and stopped at each point of the protocol"),
     "test_same_as_torch": (130, "hundreds of loaders, each compared with torch's"),
-    "test_demo": (75, "runs the examples, which start ranks by themselves"),
+    "test_examples": (75, "runs the examples, which start ranks by themselves"),
+    "test_demo": (60, "runs the demo, which trains in seven processes"),
     "test_doctor_seeds": (70, "growth is only noticed after 30 s of reading"),
     "test_restarts": (75, "215 workers die"),
     "test_resume": (75, "each state is taken with each kind of sampler, at several places"),

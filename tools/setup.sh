@@ -36,15 +36,15 @@ find_missing() {
     need python3 command -v "$python"
     need python3-venv python_fits
     need python3-dev python_has_headers
-    [ "$1" = demo ] && return
     if [ "$1" = wheels ]; then
         need git command -v git
         need nasm command -v nasm
         return
     fi
     need pkg-config command -v pkg-config
-    need libcmocka-dev pkg-config --exists cmocka
     need libjpeg-dev pkg-config --exists libjpeg
+    [ "$1" = demo ] && return
+    need libcmocka-dev pkg-config --exists cmocka
     [ "$1" = test ] && return
     need git command -v git
     need binutils command -v nm

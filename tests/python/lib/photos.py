@@ -30,6 +30,17 @@ def pillow_version() -> int:
     return int(__version__.split(".")[0])
 
 
+def fake_packages(folder: Path) -> list[str]:
+    """Puts the photographs where the packages scikit-image and scikit-learn have them, and returns what has to be on
+    sys.path to find these packages, torchvision and Pillow. The packages cannot be imported."""
+    for package, inside in (("skimage", "data"), ("sklearn", "datasets/images")):
+        place = folder / package / inside
+        place.parent.mkdir(parents=True)
+        (folder / package / "__init__.py").write_text("raise ImportError('not to be imported')\n")
+        place.symlink_to(PHOTOS)
+    return [str(folder), str(FOLDER)]
+
+
 def photo(name: str) -> Any:
     from PIL import Image
 

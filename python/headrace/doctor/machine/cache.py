@@ -42,4 +42,5 @@ def cache(machine: dict[str, Any]) -> Observation:
     if room < 1 << 30:
         text = "headrace.cache keeps larger data in a folder on disk, which jobs share as page cache."
         return Observation("cache", "note", f"{in_units(room)} fit into memory", limit, text)
-    return Observation("cache", "ok", f"{in_units(room)} fit into memory", limit)
+    text = "What headrace.cache keeps is there once, for all jobs of this machine."
+    return Observation("cache", "ok", f"{in_units(room)} fit into memory", limit, text)

@@ -81,7 +81,7 @@ def memory(machine: dict[str, Any]) -> Observation:
     if is_limited:
         by = f"the cgroup's limit is {in_units(limit)}"
     severity = "ok" if spare >= _GIB else "error" if spare < 64 * _MIB else "warning"
-    consequence = f"A loader uses up to {in_units(spare / 2)} of it for batches, unless arena_limit is set."
+    consequence = f"A loader uses up to {in_units(spare / 2)} of it for batches, unless its option arena_limit is set."
     if severity == "ok":
         return Observation("memory", severity, f"{in_units(spare)} available", by, consequence)
     consequence += " If workers need more than is available, the kernel kills them."
@@ -126,7 +126,7 @@ def cores(machine: dict[str, Any], workers: int | None, threads: int | None) -> 
         text = "Workers and trainer share one core: more workers do not make anything faster."
         fix = raise_limit("--cpus=8", "--cpus-per-task=8", f"taskset -pc 0-{online - 1} $$")
     else:
-        text = f"The trainer and workers x threads should not need more than {usable}."
+        text = f"The training process, and num_workers times threads, should not need more than {usable} together."
         return Observation("cores", "ok", value, by, text)
     return Observation("cores", "warning", value, by, text, fix)
 

@@ -94,7 +94,7 @@ def kernel(machine: dict[str, Any]) -> Observation:
     missing = [feature for key, feature in _FEATURES.items() if not machine[key]]
     if not missing:
         available = ", ".join(name for name, _, _ in _FEATURES.values())
-        return Observation("kernel", "ok", f"Linux {platform.release()}", available)
+        return Observation("kernel", "ok", f"Linux {platform.release()}", f"it has what headrace uses: {available}")
     names, others, fixes = zip(*missing, strict=True)
     return Observation(
         "kernel",
@@ -110,7 +110,8 @@ def debuggers() -> Observation:
     """Checks whether a debugger may attach to a worker. headrace shows Python stacks itself, but not native ones."""
     scope = (read("/proc/sys/kernel/yama/ptrace_scope") or "0").strip()
     if scope in ("", "0"):
-        return Observation("debuggers", "ok", "may attach", "yama.ptrace_scope 0")
+        text = "py-spy and gdb can show where a worker is."
+        return Observation("debuggers", "ok", "may attach", "yama.ptrace_scope 0", text)
     return Observation(
         "debuggers",
         "note",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example that `make demo` runs, for a few seconds."""
+"""The examples that train, for a few seconds."""
 
 from __future__ import annotations
 
@@ -47,24 +47,24 @@ def test_the_example_learns_and_reports_what_loading_cost(tmp_path: Path) -> Non
     assert measured["descriptors"]["after"] < measured["descriptors"]["live"]
 
 
-def seconds_from_ctrl_c_to_the_demos_end() -> float:
-    command = [sys.executable, str(EXAMPLES / "demo.py"), "--seconds=60"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
-        assert demo.stdout and demo.stderr
-        while "blocks" not in demo.stdout.readline():  # the ranks train
-            assert demo.poll() is None
-        demo.send_signal(signal.SIGINT)
+def seconds_from_ctrl_c_to_the_end() -> float:
+    command = [sys.executable, str(EXAMPLES / "compare_stdlib.py"), "--seconds=60"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout and process.stderr
+        while "blocks" not in process.stdout.readline():  # the ranks train
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
         begin = time.monotonic()
-        _, errors = demo.communicate(timeout=100)  # to the end of the pipes: no descendant holds them any more
+        _, errors = process.communicate(timeout=100)  # to the end of the pipes: no descendant holds them any more
         took = time.monotonic() - begin
-    assert demo.returncode == 130
-    assert errors.rstrip().endswith("demo: interrupted")
+    assert process.returncode == 130
+    assert errors.rstrip().endswith("compare_stdlib: interrupted")
     assert "Traceback" not in errors
     return took
 
 
-def test_demo_ends_promptly_and_completely_at_ctrl_c() -> None:
-    assert any(seconds_from_ctrl_c_to_the_demos_end() < 10 for _ in range(3))
+def test_comparison_ends_promptly_and_completely_at_ctrl_c() -> None:
+    assert any(seconds_from_ctrl_c_to_the_end() < 10 for _ in range(3))
 
 
 def test_the_example_of_resuming_sees_each_sample_once() -> None:
