@@ -14,6 +14,7 @@ from loaders import Headrace, only_headrace, unbatched
 from processes import until
 
 
+@only_headrace
 @pytest.mark.timeout(30)
 def test_timeout_ends_a_second_epochs_wait_for_a_stuck_worker() -> None:
     event = multiprocessing.get_context("fork").Event()

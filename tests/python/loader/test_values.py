@@ -64,6 +64,7 @@ print(most < private_bytes() + 200_000_000)
 """
 
 
+@only_headrace
 def test_worker_keeps_no_tensor_of_a_pickled_batch(tmp_path: pathlib.Path) -> None:
     assert run(tmp_path, BIG) == "True\n"
 
