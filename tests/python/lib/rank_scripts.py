@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from processes import Script
 
 PRELUDE = """
-import os, pathlib, sys, time
+import multiprocessing, os, pathlib, sys, time; multiprocessing.set_start_method("fork")  # there is no main guard
 import headrace
 from headrace._ranks import agreement
 from headrace._ranks.agreement import Agreement, Facts
