@@ -17,6 +17,7 @@ the worker, and when it has ended its exit code.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import json
@@ -237,7 +238,15 @@ def run_worker(child_r: int, child_w: int, fds: list[int]) -> int:
         return 1  # the trainer no longer wants it
     resource_tracker._resource_tracker._fd, *inherited = fds  # type: ignore[attr-defined]
     forkserver._forkserver._inherited_fds = inherited  # type: ignore[attr-defined]
-    return spawn._main(child_r, os.dup(child_r))
+    if not hasattr(forkserver, "atexit"):
+        return spawn._main(child_r, os.dup(child_r))
+    # Later multiprocessing calls the atexit handlers of a worker, and its finalizers are one of them.
+    atexit._clear()
+    atexit.register(util._exit_function)  # type: ignore[attr-defined]
+    try:
+        return spawn._main(child_r, os.dup(child_r))
+    finally:
+        atexit._run_exitfuncs()
 
 
 def has_data(pipe: int) -> bool:
