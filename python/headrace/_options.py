@@ -371,17 +371,21 @@ def documented(package: str) -> Callable[[_Class], _Class]:
     `package`: "torch" or "numpy", which chooses the texts."""
 
     def document(loader: _Class) -> _Class:
-        if loader.__doc__ is not None:  # python -OO drops docstrings
-            loader.__doc__ = loader.__doc__.replace("{options}", "\n        ".join(_paragraphs(package)))
+        text = loader.__doc__ or ""  # python -OO drops docstrings
+        for line in text.splitlines():
+            if line.strip() == "{options}":  # indented as the class is written, or less: since 3.13 by the compiler
+                indent = line.removesuffix("{options}")
+                loader.__doc__ = text.replace(line, "\n".join(indent + one for one in _paragraphs(package)))
         return loader
 
     return document
 
 
 def _paragraphs(package: str) -> list[str]:
-    """Returns the paragraphs of a docstring; their lines after the first are indented once more."""
+    """Returns the lines of the paragraphs of a docstring; those after the first of each are indented once more."""
     texts = {name: f"{row.text}\n{getattr(row, package)}".strip().splitlines() for name, row in TABLE.items()}
-    return [f"{name}: " + "\n            ".join(map(str.strip, lines)) for name, lines in texts.items()]
+    paragraphs = [f"{name}: " + "\n    ".join(map(str.strip, lines)) for name, lines in texts.items()]
+    return "\n".join(paragraphs).splitlines()
 
 
 def shown_with(theirs: Callable[..., None]) -> Callable[[_Init], _Init]:

@@ -15,6 +15,7 @@ import os
 import sys
 
 _ARCHIVE = os.path.dirname(__file__)
+_TOOL = 4  # for sys.monitoring, which gives 0 to 2 and 5 to debuggers, coverage, profilers and optimizers
 
 # Offsets in the page: struct hr__page in page.h.
 _MAGIC, _PID, _STACK_SIGNAL, _EXCEPTION_NS, _TEXT_BYTES, _OVER_NS, _KEEPERS_BYTES = range(0, 56, 8)
@@ -118,13 +119,15 @@ class _Watch:
         self._time_ns = time.monotonic_ns
         self._sleep = time.sleep
         self._has_failed = False  # an exception has ended the main program
-        self._exit_status = None  # the arguments of the last call of sys.exit
+        self._exit_status = None  # the arguments of the last call of sys.exit, or of SystemExit
 
         self._next_hook = sys.excepthook
         sys.excepthook = self._make_hook()
         self._shut_down = threading._shutdown
         threading._shutdown = self._end
         self._watch_exit(threading.get_ident, sys.exit)
+        if sys.version_info >= (3, 14):
+            self._watch_main(sys.monitoring)
 
     def _make_hook(self):
         def excepthook(kind, value, traceback):
@@ -144,6 +147,22 @@ class _Watch:
 
         exit.__doc__ = sys_exit.__doc__
         sys.exit = exit
+
+    def _watch_main(self, monitoring):
+        """Notes the status of a SystemExit that leaves the main program: since CPython 3.14 no trace of it is left if it
+        was raised without sys.exit. Costs a call for each frame that an exception ends."""
+
+        def unwind(code, offset, error):
+            if isinstance(error, SystemExit) and code.co_name == "<module>":
+                if sys._getframe(1).f_globals is sys.modules["__main__"].__dict__:
+                    self._exit_status = (error.code,)
+
+        try:
+            monitoring.use_tool_id(_TOOL, "headrace run")
+            monitoring.register_callback(_TOOL, monitoring.events.PY_UNWIND, unwind)
+            monitoring.set_events(_TOOL, monitoring.events.PY_UNWIND)
+        except ValueError:  # another tool has this number
+            pass
 
     def _load(self):
         names = {}

@@ -218,7 +218,8 @@ def describe_threads(size: int) -> bytes:
 def has_ended_well(exit_status: tuple[object, ...] | None) -> bool:
     """Returns False if the main program has called sys.exit with an error, or may have raised SystemExit with one.
 
-    CPython removes __file__ from the names of a script that has run to its end, but not if SystemExit ended it.
+    CPython before 3.14 removes __file__ from the names of a script that has run to its end, but not if SystemExit ended
+    it.
     """
     if exit_status is not None:
         return exit_status in ((), (None,), (0,))

@@ -19,7 +19,7 @@ from wheels.debian import Debian
 from wheels.target import Target, write_program
 
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14", "3.15")
-IN_DEBIAN = ("3.14", "3.15")  # the Pythons of Debian's unstable release
+IN_DEBIAN = ("3.13", "3.14", "3.15")  # the Pythons of Debian's unstable release
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # Debian's words
 ASK = "import sysconfig; print(sysconfig.get_path('include')); print(sysconfig.get_path('platinclude'))"
 

@@ -13,8 +13,8 @@ GLIBC = (2, 17)
 MACHINES = ("x86_64", "aarch64")
 # zig adds checks for undefined behaviour unless it is told not to. The linker drops symbols and the debug sections that
 # zig's own files of libc have, with the paths of this machine.
-C_FLAGS = ["-g0", "-fno-sanitize=undefined"]
-LINK_FLAGS = ["-Wl,--strip-all"]
+C_FLAGS = ["-g0", "-fno-sanitize=undefined", "-ffunction-sections", "-fdata-sections"]
+LINK_FLAGS = ["-Wl,--strip-all", "-Wl,--gc-sections"]
 
 CROSS_FILE = """\
 [binaries]

@@ -39,22 +39,25 @@ except ModuleNotFoundError as error:
         name="torch",
     ) from None
 
-_reason = _why_not()
-if _reason is None:
-    from headrace.torch import _ranks_store
-    from headrace.torch._install import install, installed, uninstall
-    from headrace.torch._loader import DataLoader
-    from headrace.torch._spawn import spawn
+from headrace._loader.start import gc_pause  # noqa: E402 # after torch is found
 
-    _ranks_store.install()
-else:
-    if not getattr(multiprocessing.current_process(), "_inheriting", False):  # a worker would repeat the warning
-        warnings.warn(f"headrace: using torch's DataLoader instead of headrace's: {_reason}", stacklevel=2)
-    from headrace.torch._fallback import DataLoader, install, installed, spawn, uninstall  # type: ignore[assignment]
+with gc_pause.paused():  # a collection would visit all of torch, which takes as long as these imports
+    _reason = _why_not()
+    if _reason is None:
+        from headrace.torch import _ranks_store
+        from headrace.torch._install import install, installed, uninstall
+        from headrace.torch._loader import DataLoader
+        from headrace.torch._spawn import spawn
 
-from headrace.torch._distributed_sampler import DistributedSampler  # noqa: E402 # after torch is found
-from headrace.torch._packed import collate_packed  # noqa: E402
-from headrace.torch._per_rank import per_rank  # noqa: E402
+        _ranks_store.install()
+    else:
+        if not getattr(multiprocessing.current_process(), "_inheriting", False):  # a worker would repeat the warning
+            warnings.warn(f"headrace: using torch's DataLoader instead of headrace's: {_reason}", stacklevel=2)
+        from headrace.torch._fallback import DataLoader, install, installed, spawn, uninstall  # type: ignore[assignment]
+
+    from headrace.torch._distributed_sampler import DistributedSampler
+    from headrace.torch._packed import collate_packed
+    from headrace.torch._per_rank import per_rank
 
 __all__ = [
     "DataLoader",

@@ -98,7 +98,7 @@ def test_a_transform_is_left_to_datasets(dataset: Any) -> None:
     assert found[0]["twice"].tolist() == [0, 10, 10]
 
 
-def test_where_names_a_file(dataset: Any) -> None:
+def test_the_files_are_named_by_where(dataset: Any) -> None:
     assert "saved/data-00000-of-00002.arrow" in sources.Arrow(dataset).where(3)
     assert "row 3 of" in sources.Arrow(dataset.select([5, 3])).where(1)
 

@@ -29,6 +29,16 @@ def is_of_loader(filename: str) -> bool:
     return filename.startswith(_PACKAGE) or filename.endswith((*_TORCHS, *_RAISING))
 
 
+def _apart(iterator: Iterator[Any]) -> Iterator[tuple[Any, ...]]:
+    """Gives what next() returns, or nothing at the end. CPython forgets to end an exception that is being handled when
+    tracing raises another, and it would keep the loader. A generator has an own one, which ends with it."""
+    try:
+        found: tuple[Any, ...] = (next(iterator),)
+    except StopIteration:
+        found = ()
+    yield found
+
+
 class Interrupter:
     """Calls next() and interrupts it. `place`: the number of the instruction; it goes up by `step` at each call, and
     begins again after the last one. `rounds`: how often that happened. `interruptions`: of all calls."""
@@ -66,7 +76,7 @@ class Interrupter:
         before = sys.gettrace()
         sys.settrace(self._at_call)
         try:
-            value = next(iterator)
+            found = next(_apart(iterator))
         except Interruption:
             self.place += self.step
             self.interruptions += 1
@@ -74,8 +84,10 @@ class Interrupter:
             self.place, self.rounds = 1, self.rounds + 1
             raise
         else:
+            if not found:
+                raise StopIteration
             self.place, self.rounds = 1, self.rounds + 1
-            return value
+            return found[0]
         finally:
             sys.settrace(before)
         return next(iterator)

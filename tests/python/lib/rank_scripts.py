@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 from processes import Script
 
 PRELUDE = """
-import os, pathlib, sys, time
+import multiprocessing, os, pathlib, sys, time, warnings
+multiprocessing.set_start_method("fork")  # there is no main guard
+warnings.filterwarnings("ignore", ".* is multi-threaded", DeprecationWarning)  # CPython's, since 3.12
 import headrace
 from headrace._ranks import agreement
 from headrace._ranks.agreement import Agreement, Facts

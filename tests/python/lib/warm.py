@@ -33,7 +33,7 @@ SERVERS = [
 IMPORTS = [(re.compile(rf"^\s*(?:import|from) (?:{names})\b", re.MULTILINE), modules) for names, modules in SERVERS]
 # What workers of pytest's own process import: pytest is their main module. tests/other_pythons.sh has no torch.
 WORKERS = [*(["torch.utils.data"] if find_spec("torch") else ["numpy"]), "pytest"]
-_WORKER = re.compile(r"from multiprocessing\.(spawn|forkserver) |.*from headrace\._forkserver ")
+_WORKER = re.compile(r"from multiprocessing\.(spawn|forkserver) |.*from headrace\._loader\.forkserver ")
 _METHOD = re.compile(r"spawn|forkserver|multiprocessing_context=.headrace")
 # Variables that libraries or Python read when they start.
 _EARLY = re.compile(r"PYTHON(?!PATH$)|LD_|MALLOC|GLIBC|OMP_|MKL_|KMP_|OPENBLAS|TORCH_|PYTORCH|CUDA|LANG|LC_|TZ$")

@@ -10,6 +10,17 @@ from importlib.util import find_spec
 import pytest
 
 MODULES = ["headrace", "headrace.doctor", "headrace.frozen", "headrace.torch"]
+# Beside those of torch, headrace.torch imports these of Python, and all of multiprocessing.
+OF_PYTHON = {"faulthandler", "resource", "shlex", "sysconfig"}
+IMPORT_AFTER_TORCH = """
+import gc, sys, torch.utils.data
+gc.collect()
+collections, before, thresholds = [], set(sys.modules), gc.get_threshold()
+gc.callbacks.append(lambda phase, info: collections.append(phase) if phase == "start" else None)
+import headrace.torch
+del gc.callbacks[:]
+print(len(collections), gc.get_threshold() == thresholds, *sorted(set(sys.modules) - before))
+"""
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -33,3 +44,14 @@ def test_import_of_headrace_imports_no_other_module() -> None:
     code = "import sys; before = set(sys.modules); import headrace; print(*sorted(set(sys.modules) - before))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
     assert set(result.stdout.split()) <= {"__future__", "headrace"}
+
+
+def test_import_of_headrace_torch_adds_little_to_torch() -> None:
+    """It imports few other modules, and the garbage collector visits the new objects once, at the end."""
+    if find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    command = [sys.executable, "-c", IMPORT_AFTER_TORCH]
+    output = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True).stdout
+    collections, has_same_thresholds, *modules = output.split()
+    assert int(collections) <= 1 and has_same_thresholds == "True"
+    assert {name.partition(".")[0] for name in modules} - {"headrace", "multiprocessing"} <= OF_PYTHON

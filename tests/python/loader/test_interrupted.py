@@ -286,7 +286,7 @@ def test_interrupted_begin_of_a_pass_loses_no_batch(make: Any, workers: int, kin
             assert loader.last.step == 3 % steps and loader.steps_left == steps - 1 - 3 % steps
             got += [*iterator, *loader, *loader]
             assert _flat(got)[:24] == list(range(6)) * 4 and len(got) == (4 if steps == 3 else 3) * steps
-    assert interrupter.interruptions > 5
+    assert interrupter.interruptions > 2  # CPython 3.14 has fewer instructions for the same code
 
 
 def _in_flight(iterator: Any) -> int:
@@ -393,7 +393,7 @@ def test_alarms_lose_no_batch(make: Any, workers: int, monkeypatch: pytest.Monke
 
 @KINDS
 def test_interrupted_error_and_interruption_both_come_once(make: Any) -> None:
-    with Interrupter(step=23) as interrupter:
+    with Interrupter(step=47) as interrupter:
         got = list(interrupter.all_of(iter(make(Samples(every_bad=1), 2, batch_size=2))))
     assert interrupter.rounds >= 1
     # The last next() may be interrupted, too: it raises StopIteration.
@@ -556,7 +556,7 @@ def test_interrupted_lists_of_a_random_sampler_lose_nothing(replacement: bool, o
 
     with Interrupter() as interrupter:
         assert list(interrupter.all_of(lists())) == list(lists())
-    assert interrupter.rounds == 1
+    assert interrupter.rounds >= 1
 
 
 class Short(list[int]):

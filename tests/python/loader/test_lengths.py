@@ -168,9 +168,10 @@ def test_bad_input_of_lengths_is_refused(
         headrace.lengths(dataset, **{"workers": 0, **arguments})
 
 
-def test_error_of_a_worker_names_the_sample() -> None:
-    def make(index: int) -> Any:
-        return [1] if index != 300 else 1.5
+def one_without_length(index: int) -> Any:
+    return [1] if index != 300 else 1.5
 
+
+def test_error_of_a_worker_names_the_sample() -> None:
     with pytest.raises(TypeError, match="sample 300 is a float without a length"):
-        headrace.lengths(Rows(make), workers=2)
+        headrace.lengths(Rows(one_without_length), workers=2)

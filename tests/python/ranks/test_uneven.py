@@ -33,7 +33,7 @@ class Uneven(Unrepeated):
 
 def read(loader, mode=contextlib.nullcontext, each_step=lambda: None):
     with warnings.catch_warnings(record=True) as caught, mode():
-        warnings.simplefilter("always")
+        warnings.simplefilter("always", UserWarning)
         try:
             for batch in loader:
                 each_step()

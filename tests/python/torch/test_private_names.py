@@ -22,12 +22,13 @@ LIB = Path(__file__).parents[1] / "lib"
 IN_FALLBACK, IN_ENGINE = "headrace.torch._fallback", "headrace.torch._loader"
 ASKED_BY_C = {"torch.storage.TypedStorage._untyped_storage"}  # torch's own C code asks for them: it fails without
 SCRIPT = """
-import json, sys, warnings
+import json, multiprocessing, sys, warnings
 import torch.utils.data
 import torch.distributed.distributed_c10d
 sys.path.insert(0, {lib!r})
 import renamed
 from torch.utils.data import Dataset, IterableDataset
+multiprocessing.set_start_method("fork")  # there is no main guard
 
 class Items(Dataset):
     def __len__(self):

@@ -23,7 +23,8 @@ from torch.utils.data import IterDataPipe, MapDataPipe
 pytestmark = [only_headrace]
 
 SCRIPT = """
-import json, os, sys, warnings
+import json, multiprocessing, os, sys, warnings
+multiprocessing.set_start_method("fork")  # there is no main guard
 warnings.simplefilter("ignore")
 os.environ["HEADRACE_DISABLE"] = "{disabled}"
 sys.path.insert(0, {lib!r})
@@ -74,7 +75,8 @@ def test_states_go_to_the_fallback_and_back(tmp_path: Any, workers: int) -> None
 # ---- torch's iterators, in a process with HEADRACE_DISABLE=1 ----
 
 CASE = """
-import os, sys, warnings
+import multiprocessing, os, sys, warnings
+multiprocessing.set_start_method("fork")  # there is no main guard
 os.environ["HEADRACE_DISABLE"] = "1"
 sys.path.insert(0, {lib!r})
 sys.argv[1:] = {arguments!r}

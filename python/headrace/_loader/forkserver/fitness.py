@@ -13,6 +13,7 @@ import contextlib
 import os
 import pathlib
 import struct
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -28,7 +29,9 @@ SAFE_LIBRARIES = {
     "openblas": "OpenBLAS, of numpy, scipy and OpenCV: it ends its threads before a fork and starts them when needed",
 }
 _SHARED_FILES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")  # they have no position
-_OF_LIBC = ("libc.", "libc-", "ld-", "libpthread", "[vdso]")
+# Code that says nothing about who has started a thread: of libc and of the interpreter.
+_INTERPRETER = os.path.basename(os.path.realpath(sys.executable))
+_OF_NOBODY = ("libc.", "libc-", "ld-", "libpthread", "[vdso]", "libpython", _INTERPRETER)
 _STACK_BYTES = 4096  # so much of a thread's stack is searched for the library that it waits in
 _TRIES = 20  # a thread that runs is looked at again, a millisecond later
 
@@ -118,7 +121,7 @@ def _judge_thread(start: Start) -> str | None:
 
 def _library_of(thread: str) -> str:
     """Returns the file name of the library in which a thread of this process waits, or "" if that cannot be seen. It is
-    the first one outside of libc whose code the thread will return to."""
+    the first one outside of libc and the interpreter whose code the thread will return to."""
     with contextlib.suppress(OSError, ValueError):
         stack_pointer = _stack_pointer_of(thread)
         with open("/proc/self/mem", "rb", buffering=0) as memory:
@@ -127,7 +130,7 @@ def _library_of(thread: str) -> str:
         code = _code_ranges()
         for (address,) in struct.iter_unpack("=Q", stack[: len(stack) // 8 * 8]):
             for start, end, name in code:
-                if start <= address < end and not name.startswith(_OF_LIBC):
+                if start <= address < end and not name.startswith(_OF_NOBODY):
                     return name
     return ""
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pauses Python's garbage collector while a worker imports modules and its dataset arrives.
+"""Pauses Python's garbage collector while a worker imports modules and its dataset arrives, and while a trainer imports
+headrace.torch.
 
 Without the pause, the collector scans the new objects again and again, although all of them stay. This takes a tenth of
 the time to import torch. The pause is a threshold that no other program sets. It contains the threshold from before, so
 the code that ends the pause needs to know nothing else, and a script that sets up the collector itself, or turns it
-off, is not affected. The fork server, the crew and the worker call this module.
+off, is not affected. The fork server, the crew, the worker and headrace.torch call this module.
 """
 
 from __future__ import annotations
@@ -20,11 +21,24 @@ PAUSE = 1_234_567
 MIN_PAUSED = 100_000  # with a threshold from here on, the collector is paused already
 
 
-def pause() -> None:
-    """Pauses the collector."""
+def pause() -> bool:
+    """Pauses the collector. Returns False if it was paused already, so that another ends the pause."""
     threshold = gc.get_threshold()[0]
-    if threshold < MIN_PAUSED:
-        gc.set_threshold(threshold + PAUSE)
+    if threshold >= MIN_PAUSED:
+        return False
+    gc.set_threshold(threshold + PAUSE)
+    return True
+
+
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """Pauses the collector while a block imports modules."""
+    is_ours = pause()
+    try:
+        yield
+    finally:
+        if is_ours:
+            resume()
 
 
 def freeze() -> None:
