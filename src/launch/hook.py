@@ -149,8 +149,8 @@ class _Watch:
         sys.exit = exit
 
     def _watch_main(self, monitoring):
-        """Notes the status of a SystemExit that leaves the main program: since CPython 3.14 no trace of it is left if it
-        was raised without sys.exit. Costs a call for each frame that an exception ends."""
+        """Notes the status of a SystemExit that leaves the main program: since CPython 3.14 no trace of it is left if
+        it was raised without sys.exit. Costs a call for each frame that an exception ends."""
 
         def unwind(code, offset, error):
             if isinstance(error, SystemExit) and code.co_name == "<module>":

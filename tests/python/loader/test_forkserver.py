@@ -431,7 +431,7 @@ if __name__ == "__main__":
 def test_unknown_context_names_headrace(tmp_path: pathlib.Path) -> None:
     import headrace
 
-    with pytest.raises(ValueError, match="'\\w+', 'headrace'\\] or a context, but got 'headraces'"):
+    with pytest.raises(ValueError, match=r"'\w+', 'headrace'\] or a context, but got 'headraces'"):
         headrace.Loader([0], num_workers=1, multiprocessing_context="headraces")
 
 

@@ -171,7 +171,11 @@ def test_hook_notes_exception_of_module(tmp_path: pathlib.Path, python: str) -> 
 
 def test_hook_notes_ctrl_c(python: str, tmp_path: pathlib.Path) -> None:
     with Rank(
-        [python, "-c", "import time\nprint(flush=True)\nwhile True: time.sleep(0.01)"],  # 3.14 may go to sleep with a signal
+        [
+            python,
+            "-c",
+            "import time\nprint(flush=True)\nwhile True: time.sleep(0.01)",
+        ],  # 3.14 may go to sleep with a signal
         TORCHELASTIC_ERROR_FILE=str(tmp_path / "error.json"),
     ) as rank:
         rank.line()

@@ -102,8 +102,8 @@ def exit_code_of(error: SystemExit) -> int:
 
 
 def fork_with_tracker() -> int:
-    """Forks. The child goes on with the resource tracker of this process, also on a CPython (3.14.10, 3.15) that takes it
-    from any child that multiprocessing has not forked. With a tracker of its own, what the child registers would be
+    """Forks. The child goes on with the resource tracker of this process, also on a CPython (3.14.10, 3.15) that takes
+    it from any child that multiprocessing has not forked. With a tracker of its own, what the child registers would be
     called leaked, and removed, at its end."""
     intent = getattr(resource_tracker, "_fork_intent", None)
     if intent is None:
