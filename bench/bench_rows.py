@@ -6,6 +6,7 @@ The tables need Hugging Face's datasets: PYTHONPATH=build/frameworks/site-packag
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import shutil
 import statistics
@@ -137,16 +138,25 @@ TABLE_ROWS = 5_000 if QUICK else 20_000
 
 
 def make_table() -> Any:
-    import pyarrow as pa
-
+    pa: Any = importlib.import_module("pyarrow")
     numbers = np.arange(TABLE_ROWS * 512, dtype=np.int32)
     lists = pa.ListArray.from_arrays(np.arange(TABLE_ROWS + 1, dtype=np.int32) * 512, numbers)
     return pa.table({"input_ids": lists, "attention_mask": lists, "label": np.arange(TABLE_ROWS)})
 
 
-def of_table() -> list[Row]:
-    import datasets
+def find_datasets() -> Any:
+    """Returns Hugging Face's datasets, or None, which is said."""
+    try:
+        return importlib.import_module("datasets")
+    except ImportError:
+        print("datasets is not installed, so tables are not measured", flush=True)
+        return None
 
+
+def of_table() -> list[Row]:
+    datasets = find_datasets()
+    if datasets is None:
+        return []
     dataset = datasets.Dataset(datasets.table.InMemoryTable(make_table()))
     source = sources.Arrow(dataset)
     ways: dict[str, Batches] = {
@@ -157,11 +167,12 @@ def of_table() -> list[Row]:
 
 
 def of_parquet() -> list[Row]:
-    import datasets
-    import pyarrow.parquet
-
+    datasets = find_datasets()
+    if datasets is None:
+        return []
+    parquet = importlib.import_module("pyarrow.parquet")
     with tempfile.TemporaryDirectory() as folder:
-        pyarrow.parquet.write_table(make_table(), f"{folder}/part.parquet", row_group_size=1000)
+        parquet.write_table(make_table(), f"{folder}/part.parquet", row_group_size=1000)
         number = itertools.count()
 
         def stream() -> float:
