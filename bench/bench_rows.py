@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures batches of rows: a TensorDataset, token files, tables. The rivals are torch's loader, datasets' own reading,
 and what people write by hand. Values are the CPU time of the trainer for a batch; with workers, the time that passes.
-The tables need Hugging Face's datasets: PYTHONPATH=build/frameworks/site-packages, which `make test-frameworks` makes.
+The tables need Hugging Face's datasets, which `make bench` installs.
 """
 
 from __future__ import annotations
