@@ -9,8 +9,8 @@ from pathlib import Path
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples/grid_search.py"
 PICTURES = 100
-# A picture is decoded once, and again only to compare: 64 at first, 2 in each epoch of each job, and one that two jobs
-# compare at the same time.
+# In addition to its own decoding, a picture is decoded again only to compare: 64 at first, 2 in each epoch of each job,
+# and one that two jobs compare at the same time.
 AT_MOST = 2 * PICTURES
 
 

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import pytest
 
 MODULES = ["headrace", "headrace.doctor", "headrace.frozen", "headrace.torch"]
-# Besides those of torch, headrace.torch imports these of Python, and all of multiprocessing.
+# In addition to those of torch, headrace.torch imports these of Python, and all of multiprocessing.
 OF_PYTHON = {"faulthandler", "resource", "shlex", "sysconfig"}
 IMPORT_AFTER_TORCH = """
 import gc, sys, torch.utils.data

@@ -31,7 +31,7 @@ SAFE_LIBRARIES = {
 _SHARED_FILES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")  # they have no position
 # Code that says nothing about who has started a thread: of libc and of the interpreter.
 _INTERPRETER = os.path.basename(os.path.realpath(sys.executable))
-_OF_SYSTEM = ("libc.", "libc-", "ld-", "libpthread", "[vdso]", "libpython", _INTERPRETER)
+_UNNAMED = ("libc.", "libc-", "ld-", "libpthread", "[vdso]", "libpython", _INTERPRETER)
 _STACK_BYTES = 4096  # so much of a thread's stack is searched for the library that it waits in
 _TRIES = 20  # a thread that runs is looked at again, a millisecond later
 
@@ -130,7 +130,7 @@ def _library_of(thread: str) -> str:
         code = _code_ranges()
         for (address,) in struct.iter_unpack("=Q", stack[: len(stack) // 8 * 8]):
             for start, end, name in code:
-                if start <= address < end and not name.startswith(_OF_SYSTEM):
+                if start <= address < end and not name.startswith(_UNNAMED):
                     return name
     return ""
 
