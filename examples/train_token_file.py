@@ -5,8 +5,8 @@ sample.
     python examples/train_token_file.py               # writes a token file into a temporary folder, and trains on it
     python examples/train_token_file.py train.bin     # trains on a file of uint16 that you have
 
-The function `loader_of` is the part to copy: sources.Tokens cuts the file into windows, and the loader gathers a batch of
-them in C.
+The function `loader_of` is the part to copy: sources.Tokens cuts the file into windows, and the loader gathers a batch
+of them in C.
 """
 
 from __future__ import annotations

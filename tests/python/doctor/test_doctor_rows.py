@@ -13,9 +13,11 @@ import headrace.torch
 import numpy as np
 import pytest
 import torch
+from doctors import findings
 from headrace import sources
 from headrace.doctor.run import rows
 from headrace.doctor.run.rows import check_rows
+from loaders import only_headrace
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 X, Y = torch.arange(2000.0).reshape(500, 4), torch.arange(500)
@@ -27,8 +29,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Times that are measured, in place of those of this machine: first of what the loader does."""
     found = [0.004, 0.001]
 
-    def time(make: Any) -> float:
-        make()
+    def time(make: Any, tasks: Any) -> float:
         found.append(found[0])
         return found.pop(0)
 
@@ -100,11 +101,13 @@ def collate_sums(samples: list[Any]) -> Any:
     return sum(x.sum() for x, _ in samples)
 
 
+pytestmark = [only_headrace, pytest.mark.timeout(600)]
+
 # ---- TensorDataset ----
 
 
 @pytest.mark.parametrize("dataset", [TensorDataset(X, Y), Subset(TensorDataset(X, Y), range(300))])
-def test_tensors_that_torchs_loader_reads_are_named(dataset: Any) -> None:
+def test_tensors_that_torchs_loader_reads_are_named(dataset: Any, times: list[float]) -> None:
     state = torch.get_rng_state()
     (found,) = check_rows(DataLoader(dataset, 32, shuffle=True))
     assert found.name == "rows" and found.fix == "headrace.torch.DataLoader(dataset, ...)"
@@ -140,6 +143,19 @@ def test_other_loaders_are_left_alone(loader: Any) -> None:
 def test_a_small_gain_is_left_alone(times: list[float]) -> None:
     times[:] = [0.0014, 0.001]
     assert check_rows(DataLoader(TensorDataset(X, Y), 32)) == []
+
+
+def test_the_command_measures_the_gain(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch\n"
+        "from torch.utils.data import DataLoader, TensorDataset\n"
+        "def make():\n"
+        "    return DataLoader(TensorDataset(torch.zeros(4000, 8)), 64, num_workers=1)\n"
+    )
+    found = findings("--run", "train.py:make", "--batches", "10", folder=tmp_path)
+    assert found["rows"]["fix"] == "headrace.torch.DataLoader(dataset, ...)"
+    assert float(found["rows"]["value"].partition(" ")[0]) > 1.5
+    assert "caching" not in found
 
 
 # ---- memmaps ----

@@ -4,6 +4,7 @@ changes that. Only batches or samples that came out equal are named, with the ga
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
 import time
@@ -52,17 +53,15 @@ def _judge(loader: Any) -> list[Observation]:
     if isinstance(loader, DataLoader) and _rows.gatherer_of(dataset, loader.collate_fn) is not None:
         return []
     tasks = list(itertools.islice(batches_of(loader), _BATCHES))
-    wanted = [_make(loader, task) for task in tasks]
     for line, other in _choices(loader):
-        again = _gather_of(other, tasks)
-        made = None if again is None else again()
-        if made is None or any(one is None for one in made):
+        gather = _gather_of(other)
+        if gather is None or any(gather(task) is None for task in tasks):
             continue
-        pairs = zip(wanted, made, strict=True)
+        pairs = ((_make(loader, task), gather(task)) for task in tasks)
         form = next((found for one, two in pairs if (found := difference(one, two, "batch")) is not None), None)
         if form is not None and (_has_own_collate(loader) or not _have_same_values(dataset, other)):
             continue
-        now_s, then_s = _time(lambda: [_make(loader, task) for task in tasks]), _time(again)
+        now_s, then_s = _time(functools.partial(_make, loader), tasks), _time(gather, tasks)
         return _observe(line, now_s, then_s, sum(map(len, tasks)), form) if then_s * _WORTH_IT < now_s else []
     return []
 
@@ -74,22 +73,24 @@ def _make(loader: Any, indices: Any) -> Any:
     return loader.collate_fn(samples)
 
 
-def _gather_of(dataset: Any, tasks: list[Any]) -> Callable[[], list[Any]] | None:
-    """Returns what gathers these batches of a dataset, or None."""
+def _gather_of(dataset: Any) -> Callable[[Any], Any] | None:
+    """Returns what gathers a batch of a dataset, and gives None for one that it cannot; None: it gathers none."""
     from torch.utils.data import default_collate
 
     from headrace.torch import _rows
 
     gatherer = _rows.gatherer_of(dataset, default_collate)
-    return None if gatherer is None else lambda: [_rows.batch_of(gatherer, task, 1) for task in tasks]
+    return None if gatherer is None else lambda indices: _rows.batch_of(gatherer, indices, 1)
 
 
-def _time(make: Callable[[], Any]) -> float:
-    """Returns the seconds of the fastest of some rounds."""
-    found, end = [], time.perf_counter() + _MOST_S
+def _time(make: Callable[[Any], Any], tasks: list[Any]) -> float:
+    """Returns the seconds that the batches take, in the fastest of some rounds."""
+    found: list[float] = []
+    end = time.perf_counter() + _MOST_S
     while len(found) < _ROUNDS and (not found or time.perf_counter() < end):
         start = time.perf_counter()
-        make()
+        for task in tasks:
+            make(task)
         found.append(time.perf_counter() - start)
     return min(found)
 
