@@ -14,7 +14,7 @@ from headrace._base.cores import usable_cores
 from headrace._base.units import count_workers, in_units
 from headrace.doctor.machine import fork, limits
 from headrace.doctor.observations import Observation
-from headrace.doctor.run import caching, generators, images, measure, order, padding
+from headrace.doctor.run import caching, generators, images, measure, order, padding, rows
 from headrace.doctor.run.measure import Run, method_of
 
 _TRY_S = 3.0  # for each number of workers
@@ -193,6 +193,6 @@ def examine(
     found.append(limits.cores(_core.machine(), workers, None))
     found += padding.check_padding(loader)
     found += images.check_images(loader)
-    found += caching.check_caching(loader)
+    found += rows.check_rows(loader) or caching.check_caching(loader)  # rows that are gathered need no cache
     found += generators.check_generators(loader)
     return [close, *runs]

@@ -85,7 +85,7 @@ def _padded_arrays(lengths: dict[str, list[int]], batch: Any) -> dict[str, str]:
     return padded
 
 
-def _batches_of(loader: Any) -> Iterator[list[Any]]:
+def batches_of(loader: Any) -> Iterator[list[Any]]:
     batches = getattr(loader, "batch_sampler", None)
     if batches is not None:
         yield from map(list, batches)
@@ -108,7 +108,7 @@ def check_padding(loader: Any) -> list[Observation]:
     parts: dict[str, str] = {}
     batches: list[dict[str, list[int]]] = []
     try:
-        for indices in itertools.islice(_batches_of(loader), _BATCHES):
+        for indices in itertools.islice(batches_of(loader), _BATCHES):
             samples = [loader.dataset[index] for index in indices]
             batches.append(_lengths_by_path(samples))
             parts.update(_padded_arrays(batches[-1], _collate_of(loader)(samples)))
