@@ -319,6 +319,17 @@ def test_edits_between_batches_are_seen(gathered: Counter) -> None:
     assert gathered.take() == 3  # the resized tensor has other rows than the second one
 
 
+@WORKERS
+@pytest.mark.parametrize("kind", [TensorDataset, Arrays])
+def test_a_storage_that_was_shrunk_is_not_left(kind: Any, workers: int, gathered: Counter) -> None:
+    x = torch.arange(30).reshape(10, 3)
+    dataset = kind(x)
+    x.untyped_storage().resize_(5 * 3 * x.itemsize)
+    compare(dataset, [[4, 1]], workers)
+    assert "out of bounds for storage" in batches(DataLoader, dataset, [[4], [5]], num_workers=workers)[1]
+    assert gathered.take() == 0
+
+
 def test_workers_see_edits_of_shared_tensors(gathered: Counter) -> None:
     x = torch.zeros(4, 2).share_memory_()
     loader = DataLoader(TensorDataset(x), 2, num_workers=1, multiprocessing_context="fork", prefetch_factor=1)
