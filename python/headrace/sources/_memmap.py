@@ -72,7 +72,7 @@ def _mapped_path(address: int) -> str:
         for line in maps:
             begin, end = line.split(" ", 1)[0].split("-")
             if int(begin, 16) <= address < int(end, 16):
-                return (line.rstrip("\n").split(maxsplit=5) + [""])[5]
+                return [*line.rstrip("\n").split(maxsplit=5), ""][5]
     return ""
 
 

@@ -257,7 +257,7 @@ def test_what_pyarrow_takes_is_a_table(make: Callable[[], Any]) -> None:
 
 
 class Dataset:
-    """Has what sources.Arrow uses of a Dataset of Hugging Face's datasets."""
+    """A stand-in with what sources.Arrow uses of a Dataset of Hugging Face's datasets."""
 
     def __init__(self, table: Any) -> None:
         self.data = types.SimpleNamespace(table=table)

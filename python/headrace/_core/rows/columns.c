@@ -51,8 +51,8 @@ static enum found add_piece(struct reading *reading, const struct hr_array *row,
     return FOUND;
 }
 
-/* A program may have shrunk the storage of a tensor. torch looks at that when it makes a view, and the last row is the one
- * that ends last. */
+/* A program may have shrunk the storage of a tensor. torch looks at that when it makes a view, and the last row is the
+ * one that ends last. */
 static enum found is_in_storage(PyObject *tensor, const struct hr_array *array) {
     if (!array->shape[0]) return FOUND;
     PyObject *number = PyLong_FromLongLong(array->shape[0] - 1);
