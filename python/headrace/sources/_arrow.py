@@ -210,12 +210,21 @@ def _is_dataset(table: Any) -> bool:
     return isinstance(kind, type) and isinstance(table, kind)
 
 
+def _is_plain(dataset: Any) -> bool:
+    """Returns True if a Dataset gives its samples by the methods of datasets."""
+    base: Any = sys.modules["datasets"].Dataset
+    names = ("__getitem__", "__getitems__", "_getitem", "__len__")
+    return all(getattr(type(dataset), name, None) is getattr(base, name, None) for name in names)
+
+
 def _look_into(dataset: Any) -> tuple[Any, Any, tuple[str, ...], str]:
     """Returns the table of a Dataset, the row of each of its samples, the columns of its format, and why datasets has
     to make the samples itself, or ""."""
     form = dataset.format
     names = tuple(form["columns"] or ())
     kind = form["type"]
+    if not _is_plain(dataset):
+        return None, None, names, "it is of a subclass with samples of its own"
     if kind == "custom" or form.get("format_kwargs"):
         return None, None, names, "its format has a function or options of the user's"
     if form.get("output_all_columns"):

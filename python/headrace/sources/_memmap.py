@@ -43,7 +43,8 @@ def _stamp_of(path: str, mode: str) -> tuple[int, ...]:
 
 
 def handle_of(array: Any) -> MappedArray | None:
-    """Returns the handle of an array over a file that is mapped and shared; None: its content has to be sent."""
+    """Returns the handle of an array over a file that is mapped and shared; None: its content has to be sent, also
+    because another file has the path now."""
     numpy = sys.modules.get("numpy")
     if numpy is None or type(array) is not numpy.ndarray:
         return None
@@ -55,10 +56,24 @@ def handle_of(array: Any) -> MappedArray | None:
     path = os.path.abspath(os.fspath(root.filename))
     try:
         stamp = _stamp_of(path, root.mode)
+        is_mapped = _mapped_path(_address_of(root)) == os.path.realpath(path)
     except OSError:
+        return None
+    if not is_mapped:
         return None
     offset = root.offset + _address_of(array) - _address_of(root)
     return MappedArray(path, stamp, root.mode, offset, array.dtype, array.shape, array.strides)
+
+
+def _mapped_path(address: int) -> str:
+    """Returns the path that the file mapped at an address has now, or "". A file that was deleted or replaced has
+    " (deleted)" behind it."""
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        for line in maps:
+            begin, end = line.split(" ", 1)[0].split("-")
+            if int(begin, 16) <= address < int(end, 16):
+                return [*line.rstrip("\n").split(maxsplit=5), ""][5]
+    return ""
 
 
 def _address_of(array: Any) -> int:

@@ -35,9 +35,10 @@ def gatherer_of(dataset: Any, collate_fn: Any) -> sample_rows.Gatherer | None:
     node = None if gatherer is not None else _node_of(dataset)
     if node is not None:
         gatherer = _TensorGatherer(node)
-    if gatherer is not None:
-        extension.use_torch()
-    return gatherer
+    if gatherer is None:
+        return None
+    extension.use_torch()
+    return _Unseen(gatherer)
 
 
 def batch_of(gatherer: sample_rows.Gatherer, indices: Any, threads: int) -> Any:
@@ -204,6 +205,18 @@ def _is_array(value: Any, module: str, name: str) -> bool:
     return (type(value).__module__, type(value).__qualname__) == (module, name)
 
 
+class _Unseen:
+    """Leaves batches to torch's way while a mode sees torch's operations. One of them is torch.set_default_device,
+    with which torch collates arrays to another device."""
+
+    def __init__(self, gatherer: sample_rows.Gatherer) -> None:
+        self._gatherer = gatherer
+        self.name = gatherer.name
+
+    def rows(self, indices: Any) -> _core.Rows | None:
+        return None if _internals.has_modes() else self._gatherer.rows(indices)
+
+
 class _TensorGatherer:
     """Gathers the rows of TensorDatasets."""
 
@@ -212,13 +225,15 @@ class _TensorGatherer:
         self.name = type(root.dataset).__name__
 
     def rows(self, indices: Any) -> _core.Rows | None:
-        if type(indices) is not list or _internals.has_modes() or not self._root.is_plain():
+        if type(indices) is not list or not self._root.is_plain():
             return None
         tensors = [leaf.tensors for leaf in self._root.leaves]
         if set(map(type, tensors)) != {tuple} or len(set(map(len, tensors))) != 1:
             return None
         columns = _core.Columns.of(tuple(zip(*tensors, strict=True)))
         if columns is None or any(map(_has_names, itertools.chain(*tensors))):
+            return None
+        if any(len(set(map(len, one))) > 1 for one in tensors):  # a program has changed them
             return None
         rows = self._root.resolve(indices)
         return None if rows is None else columns.rows(rows)

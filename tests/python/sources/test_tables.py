@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import pathlib
 import pickle
+import sys
+import types
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -145,6 +147,21 @@ def test_memmaps_are_sent_as_paths(tmp_path: pathlib.Path) -> None:
         pickle.loads(sent)
 
 
+@pytest.mark.parametrize("change", ["replaced", "moved", "deleted"])
+def test_a_memmap_of_another_file_is_sent_whole(tmp_path: pathlib.Path, change: str) -> None:
+    path = tmp_path / "a name.bin"
+    np.arange(4).tofile(path)
+    source = sources.Arrays(np.memmap(path, np.int64, "r"))
+    assert pickle.loads(pickle.dumps(source))[3] == (3,)
+    if change == "moved":
+        path.rename(tmp_path / "old.bin")
+    elif change == "deleted":
+        path.unlink()
+    np.arange(4, 8).tofile(tmp_path / "new.bin")
+    (tmp_path / "new.bin").rename(path)
+    assert pickle.loads(pickle.dumps(source))[3] == source[3] == (3,)
+
+
 def test_a_subclass_of_the_users_makes_its_samples(gathered: list[int]) -> None:
     class Doubled(sources.Arrays):
         def __getitem__(self, index: int) -> Any:
@@ -237,6 +254,37 @@ def test_bad_offsets_are_an_error(kind: Kind, workers: int) -> None:
 @pytest.mark.parametrize("make", [lambda: {"a": [1, 2]}, lambda: pa.table({"a": [1, 2]})])
 def test_tables_are_whatever_pyarrow_takes(make: Callable[[], Any]) -> None:
     assert [int(one["a"]) for one in sources.Arrow(make())] == [1, 2]
+
+
+class Dataset:
+    """A stand-in with what sources.Arrow uses of a Dataset of Hugging Face's datasets."""
+
+    def __init__(self, table: Any) -> None:
+        self.data = types.SimpleNamespace(table=table)
+        self._indices = None
+        self.column_names = table.column_names
+        self.format = {"type": None, "columns": table.column_names, "format_kwargs": {}}
+
+    def __len__(self) -> int:
+        return self.data.table.num_rows
+
+    def __getitem__(self, index: int) -> Any:
+        return self.data.table.slice(index, 1).to_pylist()[0]
+
+
+class Negated(Dataset):
+    def __getitem__(self, index: int) -> Any:
+        return {name: -value for name, value in super().__getitem__(index).items()}
+
+
+def test_a_dataset_with_own_samples_makes_them(monkeypatch: pytest.MonkeyPatch, gathered: list[int]) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(Dataset=Dataset))
+    table = pa.table({"a": [1, 2, 3, 4]})
+    assert batches(DataLoader, sources.Arrow(Dataset(table)), [[0, 1]])[0]["a"].tolist() == [1, 2]
+    assert gathered == [2]
+    source = sources.Arrow(Negated(table))
+    assert batches(DataLoader, source, [[0, 1]])[0]["a"].tolist() == [-1, -2] and source[3] == {"a": -4}
+    assert gathered == [2]
 
 
 def test_no_table_is_refused() -> None:

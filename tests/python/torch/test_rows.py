@@ -16,6 +16,7 @@ import torch.utils.data as torchs
 from compare import describe
 from drawn import draws
 from headrace._loader.worker.batch_maker import DatasetBatchMaker
+from headrace.sources import Arrays
 from headrace.torch import DataLoader, _rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -193,6 +194,7 @@ LEFT: dict[str, Callable[[], Any]] = {
     "a sparse tensor": lambda: TensorDataset(X[:, 0].to_sparse()),
     "a conjugated tensor": lambda: TensorDataset(torch.complex(X, X).conj()),
     "a negated tensor": lambda: TensorDataset(torch.complex(X, X).conj().imag),
+    "zeros without memory": lambda: TensorDataset(torch._efficientzerotensor((10, 3))),
     "tensors of several dtypes": lambda: ConcatDataset([TensorDataset(Y), TensorDataset(Y.int())]),
     "tensors of several shapes": lambda: ConcatDataset([TensorDataset(X), TensorDataset(X[:, :1])]),
     "datasets of several widths": lambda: ConcatDataset([TensorDataset(X), WHOLE]),
@@ -224,6 +226,14 @@ def test_an_index_outside_of_its_part_takes_no_row_of_the_next(gathered: Counter
     compare(dataset, [[2]])
     compare(dataset, [[5, 1]])
     assert batches(DataLoader, dataset, [[2]])[0] is IndexError
+
+
+def test_rows_of_parts_that_were_changed_stay_apart(gathered: Counter) -> None:
+    first, second = TensorDataset(Y[:5], Y[:5]), TensorDataset(Y[5:], Y[5:])
+    dataset = ConcatDataset([first, second])
+    first.tensors, second.tensors = (Y[:5], Y[:4]), (Y[5:], Y[4:])  # in all, the columns still have as many rows
+    compare(dataset, [[0, 7], [4]])
+    assert gathered.take() == 0
 
 
 def test_a_replaced_method_is_called(monkeypatch: pytest.MonkeyPatch, gathered: Counter) -> None:
@@ -265,6 +275,15 @@ def test_a_mode_sees_torchs_operations(gathered: Counter) -> None:
     assert gathered.take() == 0
 
 
+def test_sources_follow_the_default_device(gathered: Counter) -> None:
+    batches = iter(DataLoader(Arrays(np.arange(10.0), Y), 5))
+    with torch.device("meta"):
+        x, y = next(batches)
+    assert (x.device.type, y.device.type) == ("meta", "cpu")
+    assert next(batches)[0].tolist() == [5, 6, 7, 8, 9]
+    assert gathered.take() == 1
+
+
 def test_inference_mode_is_that_of_the_loop(gathered: Counter) -> None:
     with torch.inference_mode():
         inside = TensorDataset(X.clone())
@@ -298,6 +317,17 @@ def test_edits_between_batches_are_seen(gathered: Counter) -> None:
         results += edits(kind(dataset, batch_sampler=tasks), dataset)
     assert_same(found, expected)
     assert gathered.take() == 3  # the resized tensor has other rows than the second one
+
+
+@WORKERS
+@pytest.mark.parametrize("kind", [TensorDataset, Arrays])
+def test_a_storage_that_was_shrunk_is_not_left(kind: Any, workers: int, gathered: Counter) -> None:
+    x = torch.arange(30).reshape(10, 3)
+    dataset = kind(x)
+    x.untyped_storage().resize_(5 * 3 * x.itemsize)
+    compare(dataset, [[4, 1]], workers)
+    assert "out of bounds for storage" in batches(DataLoader, dataset, [[4], [5]], num_workers=workers)[1]
+    assert gathered.take() == 0
 
 
 def test_workers_see_edits_of_shared_tensors(gathered: Counter) -> None:

@@ -103,6 +103,13 @@ static enum found describe(struct inputs *inputs, PyObject *tensor, struct dl_te
     return core.exchange->describe(tensor, ret_tensor) == 0 ? FOUND : FOUND_ERROR;
 }
 
+/* The tensors of zeros that automatic differentiation makes have elements, but no memory. */
+static bool lacks_memory(const struct dl_tensor *tensor) {
+    bool has_elements = true;
+    for (int32_t i = 0; i < tensor->ndim; i++) has_elements = has_elements && tensor->shape[i] > 0;
+    return has_elements && !tensor->data;
+}
+
 enum found input_tensor(struct inputs *inputs, PyObject *object, struct hr_array *ret_array) {
     enum { COMPLEX = 5, FLOAT = 2 };
     struct dl_tensor tensor;
@@ -118,6 +125,7 @@ enum found input_tensor(struct inputs *inputs, PyObject *object, struct hr_array
         int lazy = is_lazy(object, tensor.dtype.code == COMPLEX);
         if (lazy != 0) return lazy < 0 ? FOUND_ERROR : FOUND_NOT;
     }
+    if (lacks_memory(&tensor)) return FOUND_NOT;
     int disguised = is_disguised(object, tensor.dtype);
     if (disguised != 0) return disguised < 0 ? FOUND_ERROR : FOUND_NOT;
     if (inputs_keep(inputs, object) < 0) return FOUND_ERROR;

@@ -51,6 +51,20 @@ static enum found add_piece(struct reading *reading, const struct hr_array *row,
     return FOUND;
 }
 
+/* A program may have shrunk the storage of a tensor. torch looks at that when it makes a view, and the last row is the
+ * one that ends last. */
+static enum found is_in_storage(PyObject *tensor, const struct hr_array *array) {
+    if (!array->shape[0]) return FOUND;
+    PyObject *number = PyLong_FromLongLong(array->shape[0] - 1);
+    PyObject *row = number ? PyObject_GetItem(tensor, number) : NULL;
+    Py_XDECREF(number);
+    Py_XDECREF(row);
+    if (row) return FOUND;
+    if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) return FOUND_ERROR;
+    PyErr_Clear();
+    return FOUND_NOT;
+}
+
 /* The rows of an array are its items along the first dimension. */
 static enum found read_array(struct reading *reading, PyObject *object) {
     struct hr_array array;
@@ -61,6 +75,8 @@ static enum found read_array(struct reading *reading, PyObject *object) {
                                    : input_array(&reading->columns->inputs, object, &array);
     if (found != FOUND) return found;
     if (!array.ndim) return FOUND_NOT;
+    if (is_of_torch) found = is_in_storage(object, &array);
+    if (found != FOUND) return found;
     struct hr_array row = {.data = array.data,
                            .dtype = array.dtype,
                            .ndim = array.ndim - 1,
