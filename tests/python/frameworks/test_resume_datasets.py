@@ -8,7 +8,8 @@ from resumed_runs import COUNT, Facts, after_save, facts_of, indices, needs, res
 
 SAVED_AT = 18  # as in scripts/resume_datasets.py
 
-pytestmark = [pytest.mark.timeout(1000), needs("pyarrow")]  # lib/datasets.py has the package's name
+# datasets needs multiprocess; the name "datasets" finds lib/datasets.py.
+pytestmark = [pytest.mark.timeout(1000), needs("multiprocess")]
 
 
 @pytest.fixture(scope="module")

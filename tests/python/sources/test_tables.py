@@ -14,8 +14,6 @@ from typing import Any
 
 import headrace
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 import torch.utils.data as torchs
@@ -26,6 +24,9 @@ from headrace._loader.samples import rows as sample_rows
 from headrace.torch import DataLoader
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
 
 Kind = Callable[..., Any]
 TASKS = [[0, 2, 2], [1]]
