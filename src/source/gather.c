@@ -169,6 +169,7 @@ enum { BLOCK = 16, FETCHED_LINES = 4 };
 struct block {
     const unsigned char *rows[BLOCK];
     const struct hr_piece *pieces[BLOCK];
+    uint32_t count;
 };
 
 static void fetch(const unsigned char *row, uint64_t bytes) {
@@ -176,11 +177,13 @@ static void fetch(const unsigned char *row, uint64_t bytes) {
         __builtin_prefetch(row + i);
 }
 
+/* Finds the rows of indices[begin] and of those after it, as many as fit the block. */
 static int find_block(const struct gather *gather, uint64_t begin, uint64_t end, struct block *block) {
-    for (uint64_t i = begin; i < hr__min(end, begin + BLOCK); i++) {
-        int r = find_row(gather, gather->indices[i], &block->rows[i - begin], &block->pieces[i - begin]);
+    block->count = 0;
+    for (uint64_t i = begin; i < end && block->count < BLOCK; i++) {
+        int r = find_row(gather, gather->indices[i], &block->rows[block->count], &block->pieces[block->count]);
         if (r < 0) return r;
-        fetch(block->rows[i - begin], gather->from_bytes);
+        fetch(block->rows[block->count++], gather->from_bytes);
     }
     return 0;
 }
@@ -216,7 +219,7 @@ static int copy_rows(const struct gather *gather, uint64_t begin, uint64_t end) 
     for (uint64_t i = begin, number = 0; r == 0 && i < end; i += BLOCK, number++) {
         const struct block *block = &blocks[number % 2];
         r = find_block(gather, i + BLOCK, end, &blocks[(number + 1) % 2]);
-        for (uint64_t k = 0; r == 0 && k < hr__min(BLOCK, end - i); k++)
+        for (uint32_t k = 0; r == 0 && k < block->count; k++)
             copy_row(gather, gather->target + (i + k) * gather->row_bytes, block->rows[k], block->pieces[k]);
     }
     if (gather->copy_bytes == hr__copy_past_caches) hr__copies_land();
