@@ -3,7 +3,8 @@
 
 A source file says its licence in one line near its top; no file names a place of one developer's machine; every file
 that meson builds, installs or runs is in the meson.build that lists its kind; a name has plain characters only; no two
-files of Python tests have the same name, because pytest imports them by it.
+files of Python tests have the same name, because pytest imports them by it; a file is text, and not large: a scratch
+file that `git add` took along stays in the history of every clone.
 """
 
 import re
@@ -16,6 +17,7 @@ SOURCE_SUFFIXES = {".c", ".h", ".py", ".pyi", ".sh"}
 SOURCE_NAMES = {"Makefile", "meson.build"}
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
 LICENCE_WITHIN_LINES = 3
+MOST_BYTES = 300 << 10
 PLAIN_NAME = re.compile(r"[\w.+/-]+", re.ASCII)
 MACHINE_PATH = re.compile(r"(?<![\w.*/-])/(?:work|root|home|Users)/\w+")
 
@@ -41,6 +43,14 @@ def read(path: Path) -> str:
         return path.read_text()
     except (FileNotFoundError, UnicodeDecodeError):
         return ""  # the file does not exist, or is not text
+
+
+def judge_content(path: Path) -> list[str]:
+    size = path.stat().st_size
+    if size > MOST_BYTES:
+        return [f"{size:,} bytes, but no file has more than {MOST_BYTES:,}"]
+    data = path.read_bytes()
+    return ["not text"] if b"\0" in data or (data and not read(path)) else []
 
 
 def judge_licence(path: Path, text: str) -> list[str]:
@@ -78,8 +88,11 @@ def check(root: Path) -> list[str]:
     complaints = []
     files = list_files(root)
     for path in files:
-        text = read(path)
         name = path.relative_to(root).as_posix()
+        if found := judge_content(path):
+            complaints += [f"{name}: {complaint}" for complaint in found]
+            continue
+        text = read(path)
         found = judge_name(name) + judge_licence(path, text) + judge_paths(text) + judge_listing(root, path)
         found += judge_test_name(path, files)
         complaints += [f"{name}: {complaint}" for complaint in found]

@@ -33,6 +33,8 @@ BAD = [
     ("python/headrace/new.py", f"# {SPDX}\n", "not listed in python/meson.build"),
     ("tests/tools/test_cup.py", f"# {SPDX}\n", "a test of the same name as test_cup.py in python/"),
     ("notes|", "", "a name with other characters"),
+    ("a.bin", "\0" * 100, "not text"),
+    ("big.txt", "x" * 400_000, "400,000 bytes, but no file has more than"),
 ]
 
 
