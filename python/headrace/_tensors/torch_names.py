@@ -101,6 +101,7 @@ NAMES = (
     Name("torch.utils.data._utils.collate.default_collate_fn_map", "2.0", OPTIONAL, "collating in C"),
     Name("torch.utils.data._utils.collate.default_convert", "2.0", OPTIONAL, "a faster default_convert"),
     Name("torch._C._len_torch_function_stack", "2.0", OPTIONAL, "gathering the rows of a TensorDataset in C"),
+    Name("torch.autograd.forward_ad._current_level", "2.0", OPTIONAL, "gathering the rows of a TensorDataset in C"),
     Name("torch._C._len_torch_dispatch_stack", "2.0", OPTIONAL, "gathering the rows of a TensorDataset in C"),
     Name("torch.multiprocessing._set_thread_name", "2.5", OPTIONAL, "the name of a worker in ps and top"),
     Name("torch.autograd.profiler._is_profiler_enabled", "2.1", OPTIONAL, "some microseconds for each batch"),

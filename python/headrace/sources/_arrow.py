@@ -50,12 +50,23 @@ class Arrow(Source):
             self._names = self._wanted or tuple(self._table.column_names)
             self._read_table(self._table)
             return
+        self._seen = self._fingerprint
         table, self._numbers, names, self._read_by = _look_into(self._dataset)
         self._names = self._wanted or names
         if self._read_by:
             self._length = len(self._dataset)
         else:
             self._read_table(table)
+
+    @property
+    def _fingerprint(self) -> Any:
+        """What datasets changes with each change of a Dataset, also of one in place, such as set_format."""
+        return getattr(self._dataset, "_fingerprint", None)
+
+    def _follow(self) -> None:
+        """Reads the dataset again if it was changed in place."""
+        if self._dataset is not None and self._fingerprint != self._seen:
+            self._read()
 
     def _read_table(self, table: Any) -> None:
         missing = [name for name in self._names if name not in table.column_names]
@@ -74,9 +85,11 @@ class Arrow(Source):
     # ---- samples ----
 
     def _count(self) -> int:
+        self._follow()
         return self._length
 
     def _sample(self, index: int) -> Any:
+        self._follow()
         if self._read_by:
             sample = self._dataset[index]
             return sample if self._wanted is None else {name: sample[name] for name in self._wanted}
@@ -85,6 +98,7 @@ class Arrow(Source):
 
     def rows(self, indices: list[int]) -> _core.Rows | None:
         """See RowSource.rows."""
+        self._follow()
         if self._read_by or self._gathered is None:
             return None
         if self._numbers is None:

@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 
+# The modes of NumPy in which a map is shared, and the mode that maps the same file again. "w+" would empty it.
+_MODES: dict[str, Literal["r", "r+"]] = {"r": "r", "r+": "r+", "w+": "r+"}
+
+
 @dataclass(frozen=True)
 class MappedArray:
     """The handle of an array over a mapped file."""
@@ -51,18 +55,19 @@ def handle_of(array: Any) -> MappedArray | None:
     root: Any = array
     while isinstance(root.base, numpy.ndarray):
         root = root.base
-    if not isinstance(root, numpy.memmap) or root.mode not in ("r", "r+") or not root.filename:
+    if not isinstance(root, numpy.memmap) or root.mode not in _MODES or not root.filename:
         return None
     path = os.path.abspath(os.fspath(root.filename))
     try:
-        stamp = _stamp_of(path, root.mode)
+        mode = _MODES[root.mode]
+        stamp = _stamp_of(path, mode)
         is_mapped = _mapped_path(_address_of(root)) == os.path.realpath(path)
     except OSError:
         return None
     if not is_mapped:
         return None
     offset = root.offset + _address_of(array) - _address_of(root)
-    return MappedArray(path, stamp, root.mode, offset, array.dtype, array.shape, array.strides)
+    return MappedArray(path, stamp, mode, offset, array.dtype, array.shape, array.strides)
 
 
 def _mapped_path(address: int) -> str:

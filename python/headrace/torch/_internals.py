@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.utils.data
+from torch.autograd import forward_ad
 
 from headrace._base import raising
 from headrace._loader.start import signals
@@ -244,10 +245,11 @@ _dispatch_modes: Any = torch_names.find("torch._C._len_torch_dispatch_stack")
 
 
 def has_modes() -> bool:
-    """Returns True if a mode is on that sees torch's operations, or changes them, or if torch does not say."""
+    """Returns True if a mode is on that sees torch's operations, or changes them, or in which tensors have tangents
+    (forward_ad.dual_level), or if torch does not say."""
     if _function_modes is None or _dispatch_modes is None:
         return True
-    return bool(_function_modes() or _dispatch_modes())
+    return bool(_function_modes() or _dispatch_modes() or getattr(forward_ad, "_current_level", 0) >= 0)
 
 
 # ---- torch.distributed ----

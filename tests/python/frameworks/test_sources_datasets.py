@@ -98,6 +98,16 @@ def test_a_transform_is_left_to_datasets(dataset: Any) -> None:
     assert found[0]["twice"].tolist() == [0, 10, 10]
 
 
+def test_a_format_that_is_set_later_is_seen(dataset: Any) -> None:
+    source = sources.Arrow(dataset, columns=["label"])
+    loader = DataLoader(source, batch_sampler=TASKS)
+    assert next(iter(loader))["label"].tolist() == [0, 5, 5]
+    dataset.set_transform(lambda rows: {"label": [-one for one in rows["label"]]})
+    assert next(iter(loader))["label"].tolist() == [0, -5, -5] and source[2] == {"label": -2}
+    dataset.reset_format()
+    assert next(iter(loader))["label"].tolist() == [0, 5, 5]
+
+
 def test_the_files_are_named_by_where(dataset: Any) -> None:
     assert "saved/data-00000-of-00002.arrow" in sources.Arrow(dataset).where(3)
     assert "row 3 of" in sources.Arrow(dataset.select([5, 3])).where(1)

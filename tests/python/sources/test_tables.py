@@ -163,6 +163,15 @@ def test_a_memmap_of_another_file_is_sent_whole(tmp_path: pathlib.Path, change: 
     assert pickle.loads(pickle.dumps(source))[3] == source[3] == (3,)
 
 
+def test_new_memmaps_are_sent_as_paths(tmp_path: pathlib.Path) -> None:
+    mapped = np.memmap(tmp_path / "x.bin", np.int32, "w+", shape=(3, 1000))
+    mapped[:] = 5
+    sent = pickle.dumps(sources.Arrays(mapped))
+    assert len(sent) < 2000
+    mapped[1] = 6  # both processes see what is written to the file
+    assert pickle.loads(sent)[1][0].tolist() == [6] * 1000
+
+
 def test_a_subclass_of_the_users_makes_its_samples(gathered: list[int]) -> None:
     class Doubled(sources.Arrays):
         def __getitem__(self, index: int) -> Any:

@@ -20,6 +20,7 @@ from headrace.sources import Arrays
 from headrace.torch import DataLoader, _rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.autograd import forward_ad
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.bool, torch.int64]
@@ -293,6 +294,15 @@ def test_inference_mode_is_that_of_the_loop(gathered: Counter) -> None:
         compare(inside, TASKS)
     compare(inside, TASKS)
     assert gathered.take() == 6
+
+
+def test_tangents_of_dual_tensors_are_kept(gathered: Counter) -> None:
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(torch.ones(4, 2), torch.full((4, 2), 7.0))
+        [batch] = batches(DataLoader, TensorDataset(Y[:4], dual), [[0, 3]])
+        assert forward_ad.unpack_dual(batch[1]).tangent.tolist() == [[7, 7], [7, 7]]
+        compare(WHOLE, TASKS)
+    assert gathered.take() == 0
 
 
 # ---- edits ----
