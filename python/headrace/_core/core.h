@@ -18,6 +18,7 @@
  *
  *     module.c   the module, and what Python configures once
  *     constants.c   the numbers of C that Python needs
+ *     paths.c    tuples of paths
  *     errors.c   negative codes as Python exceptions, and deadlines
  *     board/     the board between the ranks of this machine: _core.Board and BoardEntry
  *     cache/     named data that is built once per machine: _core.Cache, CacheTicket, CacheBuild,
@@ -77,6 +78,12 @@ extern struct core core;
 /* Imports numpy and sets core.array_type and core.dtype_type. Returns -1 with an exception if numpy is not installed.
  */
 int core_need_numpy(void);
+
+/* ---- paths.c ---- */
+
+/* Returns the paths of a tuple of bytes. The caller frees the array by PyMem_Free; the tuple keeps the texts. NULL:
+ * exception. */
+const char **core_paths(PyObject *tuple);
 
 /* ---- errors.c ---- */
 

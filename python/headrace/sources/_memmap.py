@@ -9,7 +9,6 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Literal
 
-
 # The modes of NumPy in which a map is shared, and the mode that maps the same file again. "w+" would empty it.
 _MODES: dict[str, Literal["r", "r+"]] = {"r": "r", "r+": "r+", "w+": "r+"}
 

@@ -11,22 +11,15 @@ static hr_files_plan *plan_of(PyObject *self) {
 }
 
 static int plan_paths(struct plan *self, PyObject *paths) {
-    Py_ssize_t count = PyTuple_GET_SIZE(paths);
-    const char **texts = PyMem_Calloc((size_t)count + 1, sizeof *texts);
-    int r = 0;
-    if (!texts) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    for (Py_ssize_t i = 0; i < count && !PyErr_Occurred(); i++) texts[i] = PyBytes_AsString(PyTuple_GET_ITEM(paths, i));
-    if (!PyErr_Occurred()) {
-        Py_BEGIN_ALLOW_THREADS;
-        r = hr_files_plan_new(texts, (size_t)count, &self->plan);
-        Py_END_ALLOW_THREADS;
-        if (r < 0) cache_raise(r);
-    }
+    const char **texts = core_paths(paths);
+    int r;
+    if (!texts) return -1;
+    Py_BEGIN_ALLOW_THREADS;
+    r = hr_files_plan_new(texts, (size_t)PyTuple_GET_SIZE(paths), &self->plan);
+    Py_END_ALLOW_THREADS;
     PyMem_Free(texts);
-    return PyErr_Occurred() ? -1 : 0;
+    if (r < 0) cache_raise(r);
+    return r < 0 ? -1 : 0;
 }
 
 static PyObject *plan_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {

@@ -49,6 +49,17 @@ void inputs_free(struct inputs *inputs) {
     *inputs = (struct inputs){0};
 }
 
+bool array_is_c_order(const struct hr_array *array) {
+    bool is_c_order = true;
+    int64_t expected = 1;
+    for (uint32_t i = array->ndim; i-- > 0;) {
+        if (!array->shape[i]) return true;
+        is_c_order = is_c_order && (array->shape[i] == 1 || array->strides[i] == expected);
+        expected *= array->shape[i];
+    }
+    return is_c_order;
+}
+
 /* ---- tensors ---- */
 
 bool is_tensor(PyObject *object) {

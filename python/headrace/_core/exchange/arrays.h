@@ -27,6 +27,9 @@ void *inputs_room(struct inputs *inputs, size_t bytes);
  * until inputs_clear. */
 enum found input_tensor(struct inputs *inputs, PyObject *object, struct hr_array *ret_array);
 enum found input_array(struct inputs *inputs, PyObject *object, struct hr_array *ret_array);
+/* Returns true if the elements follow each other in C order. Strides of a dimension of size 1, or of an empty array,
+ * have no meaning. */
+bool array_is_c_order(const struct hr_array *array);
 bool is_tensor(PyObject *object);
 bool is_numpy(PyObject *object);
 bool is_array(PyObject *object);

@@ -12,21 +12,6 @@ struct reading {
     struct hr_piece *pieces;
 };
 
-static bool is_c_order(const struct hr_array *row) {
-    int64_t expected = 1;
-    for (uint32_t i = row->ndim; row->strides && i-- > 0;) {
-        if (row->shape[i] != 1 && row->strides[i] != expected) return false;
-        expected *= row->shape[i];
-    }
-    return true;
-}
-
-static uint64_t bytes_of(const struct hr_array *row) {
-    uint64_t bytes = (uint64_t)row->dtype.bits * row->dtype.lanes / 8;
-    for (uint32_t i = 0; i < row->ndim; i++) bytes *= (uint64_t)row->shape[i];
-    return bytes;
-}
-
 /* The first piece decides how the rows of the column look. */
 static bool fits_column(struct reading *reading, const struct hr_array *row) {
     struct hr_column *column = reading->column;
@@ -81,12 +66,12 @@ static enum found read_array(struct reading *reading, PyObject *object) {
                            .dtype = array.dtype,
                            .ndim = array.ndim - 1,
                            .shape = array.shape + 1,
-                           .strides = array.strides ? array.strides + 1 : NULL};
+                           .strides = array.strides + 1};
     int64_t item_bytes = (int64_t)array.dtype.bits * array.dtype.lanes / 8;
     struct hr_piece piece = {.data = array.data,
                              .row_count = (uint64_t)array.shape[0],
-                             .stride_bytes = array.strides ? array.strides[0] * item_bytes : (int64_t)bytes_of(&row),
-                             .strides = is_c_order(&row) ? NULL : row.strides};
+                             .stride_bytes = array.strides[0] * item_bytes,
+                             .strides = array_is_c_order(&row) ? NULL : row.strides};
     return add_piece(reading, &row, piece);
 }
 

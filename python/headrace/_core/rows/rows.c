@@ -5,14 +5,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A column of the batch. */
+struct part {
+    struct hr_column column; /* of lists: its shape is `length` */
+    int64_t length;          /* of each list in this batch */
+    uint64_t place;          /* in the batch that is being written */
+    void *target;            /* where it is gathered to */
+};
+
 struct rows {
     PyObject_HEAD struct columns *columns;
     int64_t *indices;
     uint64_t count;
-    struct hr_column *items; /* the columns, with the lengths of lists in this batch */
-    int64_t *lengths;        /* of the lists, by column */
-    uint64_t *places;        /* of the columns in the batch that is being written */
-    void **targets;          /* where the columns are gathered to */
+    struct part *parts; /* one for each column */
 };
 
 /* ---- making them ---- */
@@ -31,23 +36,13 @@ static bool take_indices(struct rows *self, PyObject *indices) {
 /* The lists of a batch have one length. hr_gather checks each. */
 static bool take_columns(struct rows *self) {
     for (uint32_t i = 0; i < self->columns->count; i++) {
-        struct hr_column *column = &self->items[i];
-        *column = self->columns->items[i];
-        if (!column->pieces || !column->pieces->offsets) continue;
-        if (hr_list_length(column, self->indices[0], &self->lengths[i]) < 0) return false;
-        column->shape = &self->lengths[i];
+        struct part *part = &self->parts[i];
+        part->column = self->columns->items[i];
+        if (!part->column.pieces || !part->column.pieces->offsets) continue;
+        if (hr_list_length(&part->column, self->indices[0], &part->length) < 0) return false;
+        part->column.shape = &part->length;
     }
     return true;
-}
-
-static bool has_room(struct rows *self) {
-    size_t columns = self->columns->count;
-    self->indices = PyMem_Calloc((size_t)self->count, sizeof *self->indices);
-    self->items = PyMem_Calloc(columns, sizeof *self->items);
-    self->lengths = PyMem_Calloc(columns, sizeof *self->lengths);
-    self->places = PyMem_Calloc(columns, sizeof *self->places);
-    self->targets = PyMem_Calloc(columns, sizeof *self->targets);
-    return self->indices && self->items && self->lengths && self->places && self->targets;
 }
 
 PyObject *rows_new(PyObject *columns, PyObject *indices) {
@@ -56,16 +51,12 @@ PyObject *rows_new(PyObject *columns, PyObject *indices) {
     if (!self) return NULL;
     self->columns = (struct columns *)Py_NewRef(columns);
     self->count = (uint64_t)PyList_GET_SIZE(indices);
-    self->indices = self->lengths = NULL;
-    self->items = NULL;
-    self->places = NULL;
-    self->targets = NULL;
-    if (!has_room(self)) {
-        Py_DECREF(self);
-        return PyErr_NoMemory();
-    }
-    if (take_indices(self, indices) && take_columns(self)) return (PyObject *)self;
+    self->indices = PyMem_Calloc((size_t)self->count, sizeof *self->indices);
+    self->parts = PyMem_Calloc(self->columns->count, sizeof *self->parts);
+    bool has_room = self->indices && self->parts;
+    if (has_room && take_indices(self, indices) && take_columns(self)) return (PyObject *)self;
     Py_DECREF(self);
+    if (!has_room) return PyErr_NoMemory();
     Py_RETURN_NONE;
 }
 
@@ -73,10 +64,7 @@ static void rows_dealloc(PyObject *object) {
     struct rows *self = (struct rows *)object;
     Py_DECREF(self->columns);
     PyMem_Free(self->indices);
-    PyMem_Free(self->items);
-    PyMem_Free(self->lengths);
-    PyMem_Free(self->places);
-    PyMem_Free(self->targets);
+    PyMem_Free(self->parts);
     PyObject_Free(object);
 }
 
@@ -86,11 +74,11 @@ bool is_rows(PyObject *object) {
 
 /* ---- gathering them into a batch ---- */
 
-static int add_array(struct rows *self, uint32_t i, hr_batch *batch, enum hr_flavor flavor) {
-    const struct hr_column *column = &self->items[i];
+static int add_array(struct rows *self, struct part *part, hr_batch *batch, enum hr_flavor flavor) {
+    const struct hr_column *column = &part->column;
     int64_t shape[HR_BATCH_MAX_NDIM] = {(int64_t)self->count};
     for (uint32_t d = 0; d < column->ndim; d++) shape[d + 1] = column->shape[d];
-    return hr_batch_add_reserved(batch, flavor, column->to, column->ndim + 1, shape, &self->places[i]);
+    return hr_batch_add_reserved(batch, flavor, column->to, column->ndim + 1, shape, &part->place);
 }
 
 static int add_name(struct rows *self, uint32_t i, hr_batch *batch) {
@@ -103,7 +91,7 @@ static bool fits_flavor(const struct rows *self, enum hr_flavor flavor) {
     enum { COMPLEX = 5 };
     if (flavor == HR_FLAVOR_NUMPY) return !self->columns->has_tensors;
     for (uint32_t i = 0; i < self->columns->count; i++) {
-        struct hr_dtype to = self->items[i].to; /* torch has no longer floats */
+        struct hr_dtype to = self->parts[i].column.to; /* torch has no longer floats */
         if (to.bits > (to.code == COMPLEX ? 128 : 64)) return false;
     }
     return true;
@@ -115,12 +103,12 @@ enum found rows_add(PyObject *object, hr_batch *batch, enum hr_flavor flavor) {
     PyObject *names = self->columns->names;
     int r = 0;
     for (uint32_t i = 0; i < count; i++)
-        if (self->items[i].ndim + 1 > HR_BATCH_MAX_NDIM) return FOUND_NOT;
+        if (self->parts[i].column.ndim + 1 > HR_BATCH_MAX_NDIM) return FOUND_NOT;
     if (!fits_flavor(self, flavor) || self->count > INT32_MAX) return FOUND_NOT;
     if (!self->columns->is_alone) r = hr_batch_open(batch, names ? HR_NODE_DICT : HR_NODE_LIST, count);
     for (uint32_t i = 0; r == 0 && i < count; i++) {
         if (names) r = add_name(self, i, batch);
-        if (r == 0) r = add_array(self, i, batch, flavor);
+        if (r == 0) r = add_array(self, &self->parts[i], batch, flavor);
     }
     if (r == 0) return FOUND;
     if (!PyErr_Occurred()) core_raise(r);
@@ -128,13 +116,15 @@ enum found rows_add(PyObject *object, hr_batch *batch, enum hr_flavor flavor) {
 }
 
 /* Gathers the columns to their targets. */
-static int gather_all(const struct rows *self, void *const *targets, uint32_t threads) {
+static int gather_all(const struct rows *self, uint32_t threads) {
+    const struct part *parts = self->parts;
+    uint32_t count = self->columns->count;
     int r = 0;
     if (self->columns->tokens)
-        return hr_tokens_gather(self->columns->tokens, self->indices, self->count, targets[0],
-                                self->columns->count > 1 ? targets[1] : NULL);
-    for (uint32_t i = 0; r == 0 && i < self->columns->count; i++)
-        r = hr_gather(&self->items[i], self->indices, self->count, threads, targets[i]);
+        return hr_tokens_gather(self->columns->tokens, self->indices, self->count, parts[0].target,
+                                count > 1 ? parts[1].target : NULL);
+    for (uint32_t i = 0; r == 0 && i < count; i++)
+        r = hr_gather(&parts[i].column, self->indices, self->count, threads, parts[i].target);
     return r;
 }
 
@@ -142,26 +132,20 @@ int rows_run(PyObject *object, hr_batch *batch, void *data, uint32_t threads) {
     struct rows *self = (struct rows *)object;
     for (uint32_t i = 0; i < self->columns->count; i++) {
         uint64_t offset;
-        if (hr_batch_place(batch, self->places[i], &offset) < 0) return 1;
-        self->targets[i] = (char *)data + offset;
+        if (hr_batch_place(batch, self->parts[i].place, &offset) < 0) return 1;
+        self->parts[i].target = (char *)data + offset;
     }
-    return gather_all(self, self->targets, threads) < 0;
+    return gather_all(self, threads) < 0;
 }
 
 /* ---- gathering them into arrays of the caller ---- */
 
 static bool takes_rows(const struct rows *self, const struct hr_column *column, const struct hr_array *array) {
     bool takes = array->ndim == column->ndim + 1 && array->shape[0] == (int64_t)self->count &&
-                 array->dtype.code == column->to.code && array->dtype.bits == column->to.bits;
-    bool is_empty = false, is_c_order = true;
-    int64_t stride = 1;
-    for (uint32_t i = array->ndim; takes && i-- > 0;) {
-        takes = i == 0 || array->shape[i] == column->shape[i - 1];
-        is_empty = is_empty || array->shape[i] == 0;
-        is_c_order = is_c_order && (!array->strides || array->shape[i] < 2 || array->strides[i] == stride);
-        stride *= array->shape[i];
-    }
-    return takes && (is_c_order || is_empty); /* the strides of an empty array have no meaning */
+                 array->dtype.code == column->to.code && array->dtype.bits == column->to.bits &&
+                 array_is_c_order(array);
+    for (uint32_t i = 0; takes && i < column->ndim; i++) takes = array->shape[i + 1] == column->shape[i];
+    return takes;
 }
 
 static int find_targets(struct rows *self, PyObject *arrays, struct inputs *inputs) {
@@ -175,11 +159,11 @@ static int find_targets(struct rows *self, PyObject *arrays, struct inputs *inpu
         enum found found =
             is_tensor(object) ? input_tensor(inputs, object, &array) : input_array(inputs, object, &array);
         if (found == FOUND_ERROR) return -1;
-        if (found == FOUND_NOT || !takes_rows(self, &self->items[i], &array)) {
+        if (found == FOUND_NOT || !takes_rows(self, &self->parts[i].column, &array)) {
             PyErr_Format(PyExc_ValueError, "headrace: array %u has another dtype or shape than the rows", i);
             return -1;
         }
-        self->targets[i] = (void *)(uintptr_t)array.data;
+        self->parts[i].target = (void *)(uintptr_t)array.data;
     }
     return 0;
 }
@@ -205,7 +189,7 @@ static PyObject *rows_into(PyObject *object, PyObject *arguments) {
     if (find_targets(self, arrays, &inputs) == 0) {
         int r;
         Py_BEGIN_ALLOW_THREADS;
-        r = gather_all(self, self->targets, threads);
+        r = gather_all(self, threads);
         Py_END_ALLOW_THREADS;
         result = r < 0 ? Py_NewRef(Py_None) : arrange(self->columns, arrays);
     }
@@ -218,7 +202,7 @@ static PyObject *rows_shapes(PyObject *object, void *ignored) {
     (void)ignored;
     PyObject *shapes = PyTuple_New(self->columns->count);
     for (uint32_t i = 0; shapes && i < self->columns->count; i++) {
-        const struct hr_column *column = &self->items[i];
+        const struct hr_column *column = &self->parts[i].column;
         int64_t shape[HR_BATCH_MAX_NDIM + 1] = {(int64_t)self->count};
         memcpy(shape + 1, column->shape, column->ndim * sizeof *shape);
         PyObject *numbers = numbers_tuple(shape, column->ndim + 1, 1);
@@ -241,7 +225,7 @@ static PyObject *rows_dtypes(PyObject *object, void *ignored) {
     (void)ignored;
     PyObject *names = PyTuple_New(self->columns->count);
     for (uint32_t i = 0; names && i < self->columns->count; i++) {
-        PyObject *name = dtype_name(self->items[i].to);
+        PyObject *name = dtype_name(self->parts[i].column.to);
         if (!name) Py_CLEAR(names);
         if (names) PyTuple_SET_ITEM(names, i, name);
     }
@@ -252,8 +236,7 @@ static PyMethodDef methods[] = {
     {"into", rows_into, METH_VARARGS,
      "into(arrays, threads) -> batch | None\n\nGathers the rows into a tuple of new arrays or tensors, one for each "
      "column, of the given `shapes` and `dtypes`, in C order, and returns the batch that has them. None: this failed "
-     "(a "
-     "damaged file or table), and their contents are undefined."},
+     "(a damaged file or table), and their contents are undefined."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -20,22 +20,15 @@ const hr_tokens *tokens_of(PyObject *self) {
 /* ---- opening ---- */
 
 static int open_paths(struct core_tokens *self, PyObject *paths, const struct hr_tokens_options *options) {
-    Py_ssize_t count = PyTuple_GET_SIZE(paths);
-    const char **texts = PyMem_Calloc((size_t)count + 1, sizeof *texts);
-    int r = 0;
-    if (!texts) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    for (Py_ssize_t i = 0; i < count && !PyErr_Occurred(); i++) texts[i] = PyBytes_AsString(PyTuple_GET_ITEM(paths, i));
-    if (!PyErr_Occurred()) {
-        Py_BEGIN_ALLOW_THREADS;
-        r = hr_tokens_open(texts, (size_t)count, options, &self->tokens);
-        Py_END_ALLOW_THREADS;
-        if (r < 0) core_raise(r);
-    }
+    const char **texts = core_paths(paths);
+    int r;
+    if (!texts) return -1;
+    Py_BEGIN_ALLOW_THREADS;
+    r = hr_tokens_open(texts, (size_t)PyTuple_GET_SIZE(paths), options, &self->tokens);
+    Py_END_ALLOW_THREADS;
     PyMem_Free(texts);
-    return PyErr_Occurred() ? -1 : 0;
+    if (r < 0) core_raise(r);
+    return r < 0 ? -1 : 0;
 }
 
 static PyObject *tokens_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {

@@ -64,8 +64,7 @@ class BatchMaker(Protocol):
 
     def fetch(self, task: Any) -> Any:
         """Returns the batch of a task (indices, or a Refillable), or with `collates_in_c` the list of its samples, or
-        their rows.
-        Raises EndOfData when this worker has no more."""
+        their rows. Raises EndOfData when this worker has no more."""
 
     def fetch_each(self, task: Any) -> Any:
         """Returns what `fetch` returned as rows, of which one could not be gathered, as samples made one by one."""
