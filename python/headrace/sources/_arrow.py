@@ -60,7 +60,7 @@ class Arrow(Source):
 
     @property
     def _fingerprint(self) -> Any:
-        """What datasets changes with each change of a Dataset, also of one in place, such as set_format."""
+        """Returns what datasets changes with each change of a Dataset, also of one in place, such as set_format."""
         return getattr(self._dataset, "_fingerprint", None)
 
     def _follow(self) -> None:
