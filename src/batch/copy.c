@@ -84,6 +84,15 @@ void *hr__copy_past_caches(void *restrict to, const void *restrict from, size_t 
 void hr__copies_land(void) {}
 #endif
 
+/* Batches of this size and above are written past the caches. In the caches they would replace memory that the worker
+ * reads next, and the trainer, which reads them much later, would find them in memory anyway. Measured:
+ * docs/benchmarks.md. */
+enum { PAST_CACHES_BYTES = 14 << 20 };
+
+hr__copy_bytes *hr__choose_copy(uint64_t bytes) {
+    return bytes >= PAST_CACHES_BYTES ? hr__copy_past_caches : hr__copy_in_pieces;
+}
+
 /* Runs of a size known to the compiler become single loads and stores. */
 #define COPY_ROW(name, run)                                                                                            \
     static void name(unsigned char *restrict to, const unsigned char *restrict from, int64_t size, int64_t stride) {   \

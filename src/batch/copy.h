@@ -37,6 +37,9 @@ hr__copy_bytes hr__copy_in_pieces;
 hr__copy_bytes hr__copy_past_caches;
 void hr__copies_land(void);
 
+/* Returns one of the two, for a batch of so many bytes. */
+hr__copy_bytes *hr__choose_copy(uint64_t bytes);
+
 /* Copies a source to `to` without gaps, each run by `copy_bytes`. `dims` has the dimensions of all sources. */
 void hr__copy(unsigned char *restrict to, const struct hr__source *source, const struct hr__dim *dims,
               hr__copy_bytes *copy_bytes);

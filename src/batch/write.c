@@ -81,11 +81,6 @@ int hr_batch_place(hr_batch *batch, uint64_t place, uint64_t *ret_offset) {
 
 /* ---- the copy ---- */
 
-/* Batches of this size and above are written past the caches. In the caches they would replace memory that the worker
- * reads next, and the trainer, which reads them much later, would find them in memory anyway. Measured:
- * docs/benchmarks.md. */
-enum { PAST_CACHES_BYTES = 14 << 20 };
-
 /* Batches of this size and above may use a second thread, which saves half of the copy time. In a stream of batches the
  * thread is awake. From LARGE_BYTES on it is used even if it has to be started, which takes about 30 us. */
 enum { SHARED_BYTES = 1 << 20, LARGE_BYTES = 8 << 20, SHARED_PARTS = 16 };
@@ -171,7 +166,7 @@ static void write_leaves(hr_batch *batch, void *to) {
         .batch = batch,
         .to = to,
         .part_bytes = is_shared ? bytes / SHARED_PARTS : bytes,
-        .copy_bytes = bytes >= PAST_CACHES_BYTES ? hr__copy_past_caches : hr__copy_in_pieces,
+        .copy_bytes = hr__choose_copy(bytes),
     };
     if (is_shared)
         hr__copy_thread_run(&batch->copy_thread, bytes >= LARGE_BYTES, write_parts, &writing);

@@ -228,9 +228,8 @@ static int copy_rows(const struct gather *gather, uint64_t begin, uint64_t end) 
 
 /* ---- several threads ---- */
 
-/* From PAST_CACHES_BYTES on, writing past the caches is faster: see src/batch/write.c. From SHARED_BYTES on, a thread
- * saves more than its start takes. */
-enum { PAST_CACHES_BYTES = 14 << 20, SHARED_BYTES = 8 << 20, MOST_THREADS = 16 };
+/* From SHARED_BYTES on, a thread saves more than its start takes. */
+enum { SHARED_BYTES = 8 << 20, MOST_THREADS = 16 };
 
 struct share {
     const struct gather *gather;
@@ -272,7 +271,7 @@ int hr_gather(const struct hr_column *column, const int64_t *indices, uint64_t c
     if (!hr__mul(count, gather.row_bytes, &bytes))
         return hr__fail(-EINVAL, "source: %" PRIu64 " rows of %" PRIu64 " bytes are too many", count, gather.row_bytes);
     gather.convert = is_same_dtype(column->dtype, column->to) ? NULL : hr__find_conversion(column->dtype, column->to);
-    gather.copy_bytes = bytes >= PAST_CACHES_BYTES ? hr__copy_past_caches : hr__copy_in_pieces;
+    gather.copy_bytes = hr__choose_copy(bytes);
     uint32_t useful = (uint32_t)hr__min(hr__min(threads, MOST_THREADS), count);
     return useful > 1 && bytes >= SHARED_BYTES ? copy_shared(&gather, count, useful) : copy_rows(&gather, 0, count);
 }
