@@ -20,7 +20,7 @@ RELEASE_OPTIONS := -Dbuildtype=release -Dbench=true
 config = -Cbuild-dir=$(1) $(addprefix -Csetup-args=,$(2))
 
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-text test test-torches torch-names test-jax test-imports test-frameworks test-torchdata test-schedulers test-wheels check bench wheels soak files format clean packages-demo packages-test packages-check packages-wheels c-reference
+.PHONY: help docs demo demo-text test test-torches torch-names test-jax test-imports test-frameworks test-torchdata test-schedulers test-wheels check bench wheels soak files format clean packages-demo packages-test packages-check packages-wheels c-reference
 
 help: ## prints this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
@@ -90,8 +90,12 @@ soak: build/dev.stamp build/images.stamp ## kills at random; SEED=1, KILLS=10000
 			-k "random_operations or damaged_file" tests/python/images || exit 1; \
 	done
 
+docs: build/dev.stamp build/docs-tools.stamp build/images.stamp ## builds the site in build/docs/html; open index.html there
+	PYTHONPATH="$(CURDIR)/build/docs-tools:$(CURDIR)/build/images" .venv/bin/python tools/build_docs.py
+
 c-reference: .venv/stamp ## writes a page for each public C header to build/c-reference
 	.venv/bin/python tools/c_reference.py
+
 files: .venv/stamp ## prints what each file of the product is; ONLY="crew death": lines with these words
 	@.venv/bin/python tools/list_files.py $(ONLY)
 
@@ -129,6 +133,11 @@ build/images.stamp: requirements-images.txt .venv/stamp Makefile
 	for version in $(PILLOWS); do \
 		uv pip install -q --python .venv/bin/python --no-deps --target build/images/pillow-$$version pillow==$$version; \
 	done
+	touch $@
+
+build/docs-tools.stamp: requirements-docs.txt .venv/stamp
+	rm -rf build/docs-tools
+	uv pip install -q --python .venv/bin/python --no-deps --target build/docs-tools -r $<
 	touch $@
 
 build/rivals.stamp: requirements-bench.txt .venv/stamp

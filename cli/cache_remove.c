@@ -8,15 +8,17 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* headrace cache verify, rm and gc. */
 
 /* ---- verify ---- */
 
-/* A word names a file if it has a slash, or if there is a file of that name. */
+/* A word names a file if it has a slash, or if there is a file of that name that is no folder. */
 static int is_file(const char *word) {
-    return strchr(word, '/') != NULL || access(word, F_OK) == 0;
+    struct stat found;
+    return strchr(word, '/') != NULL || (stat(word, &found) == 0 && !S_ISDIR(found.st_mode));
 }
 
 static int verify_file(const char *path, uint64_t *ret_bytes) {

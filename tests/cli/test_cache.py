@@ -113,6 +113,15 @@ def test_ls_info_verify_and_rm_follow_an_object(root: Path) -> None:
         assert missing.returncode == 1 and "there is no 'rows'" in missing.stderr
 
 
+def test_folder_with_name_of_object_is_no_file_to_verify(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = headrace.cache.put("feats", np.arange(3))
+    (tmp_path / "feats").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert run("cache", "verify", "feats").stdout == f"feats: {kept.nbytes} bytes, no damage found\n"
+
+
 def test_verify_finds_damage(root: Path) -> None:
     headrace.cache.put("rows", np.arange(1000))
     path = Path(headrace.cache.info("rows").path)
