@@ -64,4 +64,5 @@ def uninstall() -> None:
 
 
 def installed() -> bool:
+    """Returns True if PIL.Image.open is `open` here."""
     return Image.open is open
