@@ -79,6 +79,8 @@ static const struct command commands[] = {
     {"cache", NULL, NULL, cache_command, "COMMAND [ARGUMENT...]",
      "one copy of data for all jobs on this machine: copy files" INDENT
      "there, list, check and remove; see `headrace cache --help`"},
+    {"completion", NULL, NULL, completion_command, "bash|zsh|fish",
+     "what makes a shell complete commands and options; see" INDENT "`headrace completion --help`"},
     {"doctor", NULL, NULL, become_python, "[SOURCE] [OPTION...]",
      "list the objects in SOURCE that cannot be sent to worker" INDENT
      "processes, with a fix for each; without SOURCE: check this" INDENT "machine"},
