@@ -20,7 +20,7 @@ RELEASE_OPTIONS := -Dbuildtype=release -Dbench=true
 config = -Cbuild-dir=$(1) $(addprefix -Csetup-args=,$(2))
 
 .DELETE_ON_ERROR:
-.PHONY: help docs docs-check demo demo-text test test-torches torch-names test-jax test-imports test-frameworks test-torchdata test-schedulers test-wheels check bench wheels soak files format clean packages-demo packages-test packages-check packages-wheels c-reference
+.PHONY: help docs docs-check man release-check demo demo-text test test-torches torch-names test-jax test-imports test-frameworks test-torchdata test-schedulers test-wheels check bench wheels soak files format clean packages-demo packages-test packages-check packages-wheels c-reference
 
 help: ## prints this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
@@ -93,8 +93,14 @@ soak: build/dev.stamp build/images.stamp ## kills at random; SEED=1, KILLS=10000
 docs: build/dev.stamp build/docs-tools.stamp build/images.stamp ## builds the site in build/docs/html; open index.html there
 	PYTHONPATH="$(CURDIR)/build/docs-tools:$(CURDIR)/build/images" .venv/bin/python tools/build_docs.py
 
+man: build/dev.stamp build/docs-tools.stamp build/images.stamp ## writes man pages to build/docs/man; man -l build/docs/man/headrace-run.1 shows one
+	PYTHONPATH="$(CURDIR)/build/docs-tools:$(CURDIR)/build/images" .venv/bin/python tools/build_docs.py man
+
 docs-check: docs ## opens each page of the site in Chromium (Debian: apt install chromium), and follows its links
 	.venv/bin/python tools/check_site.py
+
+release-check: wheels docs-check ## checks what a release needs: version, changelog, wheels, licences, SBOM, documents
+	.venv/bin/python tools/check_release.py
 
 c-reference: .venv/stamp ## writes a page for each public C header to build/c-reference
 	.venv/bin/python tools/c_reference.py

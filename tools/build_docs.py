@@ -21,7 +21,7 @@ from common import ROOT, list_files
 
 SOURCE = ROOT / "build/docs/source"
 SETTINGS = ROOT / "docs/site"  # conf.py and the tree of pages
-COMMANDS = ["", "run", "exec", "doctor", "replay", "cache"]
+COMMANDS = ["", "run", "exec", "doctor", "replay", "completion", "cache"]
 COMMANDS += [f"cache {word}" for word in ("warm", "ls", "info", "verify", "rm", "gc")]
 _LINK = re.compile(r"\[(?P<words>(?:[^][]|\[[^][]*\])*)\]\((?P<path>[^)#\s:]*)(?P<anchor>#[^)\s]*)?\)")
 _FENCED = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
@@ -112,19 +112,40 @@ def write_c_reference() -> None:
 
 
 def write_commands() -> None:
-    """Writes the page of the commands, from the help of each."""
-    parts = ["# Commands\n\nThis page is what `--help` prints.\n"]
+    """Writes a page for each command, which is what its help says."""
+    rows = ["# Commands\n\nThese pages are what `--help` prints. They are man pages, too: `make man`.\n"]
     for command in COMMANDS:
         words = ["headrace", *command.split()]
+        name, shown = "-".join(words), " ".join(words)
         help_text = subprocess.run([*words, "--help"], check=True, capture_output=True, text=True).stdout
-        parts.append(f"## {' '.join(words)}\n\n```text\n{help_text.rstrip()}\n```\n")
-    write("reference/commands", "\n".join(parts))
+        about = command_about(shown)
+        write(f"reference/commands/{name}", f"# {shown}\n\n{about}\n\n```text\n{help_text.rstrip()}\n```\n")
+        rows.append(f"- [{shown}]({name}.md): {about}")
+    write("reference/commands/index", "\n".join(rows) + "\n")
+
+
+def command_about(shown: str) -> str:
+    """Returns what the help of the program, or of `headrace cache`, says about a command."""
+    *above, name = shown.split()
+    if not above:
+        return "Brings samples to training processes."
+    help_text = subprocess.run([*above, "--help"], check=True, capture_output=True, text=True).stdout
+    match = re.search(rf"^  {name} +(.*(?:\n {{5,}}.*)*)", help_text, re.MULTILINE)
+    assert match, f"the help of {' '.join(above)} does not have {name}"
+    about = re.sub(r"; see `.*", "", " ".join(match[1].split()))
+    return f"{about[0].upper()}{about[1:]}."
 
 
 def write_trees() -> None:
     """Adds the list of its pages to the page of each folder, where Sphinx finds them."""
     write("developers/index", "# Developers\n\nHow headrace works inside, a page for each part.\n")
-    for index in ("reference/c/index", "reference/python/index", "examples/index", "developers/index"):
+    for index in (
+        "reference/c/index",
+        "reference/commands/index",
+        "reference/python/index",
+        "examples/index",
+        "developers/index",
+    ):
         path = SOURCE / f"{index}.md"
         names = sorted(page.stem for page in _written if page.parent == path.parent and page != path)
         write(index, path.read_text() + "\n```{toctree}\n:hidden:\n\n" + "\n".join(names) + "\n```\n")

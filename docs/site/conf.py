@@ -17,6 +17,10 @@ extensions = ["myst_parser", "sphinx.ext.autodoc"]
 myst_heading_anchors = 4
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
+man_pages = [
+    (f"reference/commands/{page.stem}", page.stem, page.read_text().split("\n\n")[1].rstrip("."), author, 1)
+    for page in sorted((Path(__file__).parents[2] / "build/docs/source/reference/commands").glob("headrace*.md"))
+]
 html_theme = "furo"
 html_title = "headrace"
 html_show_sphinx = False
