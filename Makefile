@@ -20,7 +20,7 @@ RELEASE_OPTIONS := -Dbuildtype=release -Dbench=true
 config = -Cbuild-dir=$(1) $(addprefix -Csetup-args=,$(2))
 
 .DELETE_ON_ERROR:
-.PHONY: help docs docs-check man release-check demo demo-text test test-torches torch-names test-jax test-imports test-frameworks test-torchdata test-schedulers test-wheels check bench wheels soak files format clean packages-demo packages-test packages-check packages-wheels c-reference
+.PHONY: help docs docs-check man release-check demo demo-text test test-torches torch-names test-jax test-imports test-frameworks test-moving test-torchdata test-schedulers test-wheels check bench wheels soak files format clean packages-demo packages-test packages-check packages-wheels c-reference
 
 help: ## prints this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
@@ -43,6 +43,9 @@ test-imports: build/dev.stamp build/imports.stamp ## forks workers from a proces
 
 test-frameworks: build/dev.stamp build/frameworks.stamp ## saves and resumes in frameworks, also with datasets and torchdata
 	PYTHONPATH="$(CURDIR)/build/frameworks/site-packages" .venv/bin/python -m pytest -q tests/python/frameworks
+
+test-moving: build/dev.stamp build/frameworks.stamp build/rivals.stamp ## runs the pages about moving from other loaders, with these loaders
+	PYTHONPATH="$(CURDIR)/build/frameworks/site-packages:$(CURDIR)/build/rivals" .venv/bin/python -m pytest -q tests/docs -k moving
 
 test-torchdata: build/dev.stamp build/frameworks.stamp ## runs torchdata's own tests with headrace's loader; CHECKOUT=folder
 	.venv/bin/python tools/run_torchdata_tests.py "$(CHECKOUT)"

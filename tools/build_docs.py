@@ -34,6 +34,8 @@ def page_of(name: str) -> str | None:
         return "index"
     if path.parts[0] == "docs" and path.suffix == ".md" and path.parts[1] != "site":
         return path.relative_to("docs").with_suffix("").as_posix()
+    if name.startswith("include/headrace/") and len(path.parts) == 3:
+        return f"reference/c/{path.stem}"  # write_c_reference writes it
     if path.parts[0] == "examples" and path.suffix in (".md", ".py", ".c"):
         return "examples/index" if path.name == "README.md" else f"examples/{path.name.replace('.', '-')}"
     if path.suffix == ".md" and path.name == "README.md":
@@ -84,6 +86,8 @@ _written: set[Path] = set()
 def write_documents(pages: dict[str, str]) -> None:
     """Writes the pages of documents and examples."""
     for name, page in pages.items():
+        if name.startswith("include/"):
+            continue
         text = (ROOT / name).read_text()
         if name.endswith(".md"):
             tree = (SETTINGS / "tree.txt").read_text() if page == "index" else ""
