@@ -8,8 +8,9 @@ All blocks of a document share their variables and the folder. Set-up that reade
     -->
 
 A `text` block is what the blocks before it have printed since the last one. A block that cannot be run has
-`<!-- skip: next "the reason" -->` before it. These are counted in docs/untested.md. `<!-- needs: spdl -->` names packages
-that `make test` does not install: where they are missing, the document is skipped. `make test-moving` has them.
+`<!-- skip: next "the reason" -->` before it. These are counted in docs/untested.md. `<!-- needs: spdl -->` names
+packages that `make test` does not install: where they are missing, the document is skipped. `make test-moving` has
+them.
 """
 
 from __future__ import annotations
