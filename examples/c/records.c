@@ -27,7 +27,7 @@ static hr_value text(hr_builder *builder, const char *characters) {
     return value;
 }
 
-/* {"name": "frozen data-7", "size": 49} */
+/* {"name": "image-7", "size": 49} */
 static hr_value record(hr_builder *builder, uint32_t shape, int number) {
     char name[32];
     hr_value row, size;
@@ -39,7 +39,7 @@ static hr_value record(hr_builder *builder, uint32_t shape, int number) {
     return row;
 }
 
-/* {"frozen data-0": record, "frozen data-1": record, ...} */
+/* {"image-0": record, "image-1": record, ...} */
 static hr_frozen *write_contents(const char *path) {
     hr_builder *builder;
     hr_frozen *frozen;
@@ -78,7 +78,7 @@ int main(int argc, char **argv) {
     hr_frozen *frozen;
     check(hr_frozen_open(path, HR_FROZEN_VERIFY, &frozen), "opening");
     int64_t size = size_of(frozen, "image-31"), none = size_of(frozen, "image-x");
-    printf("frozen data-31 has size %lld; frozen data-x is %s\n", (long long)size, none < 0 ? "not there" : "there");
+    printf("image-31 has size %lld; image-x is %s\n", (long long)size, none < 0 ? "not there" : "there");
     hr_frozen_close(frozen);
     remove(path);
     return size == 31 * 31 && none < 0 ? 0 : 1;

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
 
 pytestmark = pytest.mark.timeout(600)
@@ -85,3 +86,11 @@ def test_the_example_of_packed_rows_sees_each_sample_once() -> None:
     assert "resumed after step 10, on 3 ranks" in done.stdout
     assert re.search(r"(\d[\d,]+) samples were trained on, \1 different ones", done.stdout)
     assert "each sample was seen once" in done.stdout
+
+
+@pytest.mark.parametrize("name, package", [("train_lightning", "lightning"), ("train_trainer", "transformers")])
+def test_example_of_framework_sees_each_sample_once(tmp_path: Path, name: str, package: str) -> None:
+    pytest.importorskip(package)
+    done = processes.run_python(tmp_path, str(EXAMPLES / f"{name}.py"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].endswith("of the epoch was seen once"), done.stdout

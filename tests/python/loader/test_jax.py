@@ -10,7 +10,7 @@ import pathlib
 from importlib.util import find_spec
 
 import pytest
-from processes import run
+from processes import run, run_python
 
 pytestmark = pytest.mark.skipif(find_spec("jax") is None, reason="jax is not installed: make test-jax runs this")
 
@@ -73,3 +73,11 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("way", ["from_dlpack", "asarray", "device_put"])
 def test_jax_arrays_keep_their_values_while_later_batches_come(tmp_path: pathlib.Path, way: str) -> None:
     assert run(tmp_path, SCRIPT.replace("WAY", repr(way)), JAX_PLATFORMS="cpu") == "right\n"
+
+
+def test_example_of_jax_learns(tmp_path: pathlib.Path) -> None:
+    example = pathlib.Path(__file__).resolve().parents[3] / "examples/train_jax.py"
+    done = run_python(tmp_path, str(example), JAX_PLATFORMS="cpu")
+    assert done.returncode == 0, done.stderr
+    losses = [float(word) for word in done.stdout.split()[1:]]
+    assert len(losses) == 5 and losses == sorted(losses, reverse=True) and losses[-1] < 0.3

@@ -121,3 +121,25 @@ def test_pmix_without_a_size_is_refused(tmp_path: pathlib.Path) -> None:
     done = subprocess.run(command, env={**os.environ, **AS_ROOT}, capture_output=True, text=True, timeout=100)
     assert done.returncode != 0
     assert "PMIX_RANK is '0', but no variable says how many ranks there are" in done.stderr
+
+
+def test_example_in_c_reads_each_record_once(tmp_path: pathlib.Path) -> None:
+    compiler = BUILD / "mpich/bin/mpicc"
+    if not compiler.exists():
+        pytest.skip("mpich is not installed: make test-schedulers does it")
+    root = pathlib.Path(__file__).resolve().parents[3]
+    program = tmp_path / "mpi_frozen"
+    library = [str(root / "build/dev/src/libheadrace.a"), "-lz", "-ljpeg", "-lm", "-lpthread", "-ldl"]
+    command = [compiler, "-std=c11", "-Wall", "-Werror", f"-I{root}/include", root / "examples/mpi_frozen.c", *library]
+    subprocess.run([*command, "-o", program], check=True)
+    done = subprocess.run(
+        [BUILD / "mpich/bin/mpiexec", "-n", "4", program, tmp_path / "squares"],
+        env=clean(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = sorted(done.stdout.splitlines())
+    assert [line.partition(" records")[0] for line in lines[:4]] == [f"rank {n} of 4 read 250" for n in range(4)]
+    assert lines[4] == f"sum of all: {sum(number * number for number in range(1000))}"
