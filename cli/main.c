@@ -86,6 +86,8 @@ static const struct command commands[] = {
      "processes, with a fix for each; without SOURCE: check this" INDENT "machine"},
     {"exec", NULL, NULL, exec_command, "[OPTION...] [--] COMMAND [ARGUMENT...]",
      "start one command, explain how it fails, and end what it" INDENT "leaves behind; see `headrace exec --help`"},
+    {"help", NULL, NULL, become_python, "[KEY]",
+     "explain a message of headrace, by the key of its page or" INDENT "by its words"},
     {"replay", NULL, NULL, become_python, "SOURCE INDEX... [OPTION...]",
      "make samples of a dataset in the foreground, to see why one" INDENT "fails; see `headrace replay --help`"},
     {"run", NULL, NULL, run_command, "[OPTION...] SCRIPT [ARGUMENT...]",
@@ -112,8 +114,8 @@ static int show_help(FILE *to) {
     fputs("\n"
           "headrace brings samples to training processes. Use it from Python\n"
           "(from headrace.torch import DataLoader) or from C (headrace/headrace.h).\n"
-          "doctor and replay need Python. They use the interpreter that HEADRACE_PYTHON\n"
-          "names, or else the one in the directory of this program.\n",
+          "doctor, help and replay need Python. They use the interpreter that\n"
+          "HEADRACE_PYTHON names, or else the one in the directory of this program.\n",
           to);
     return 0;
 }

@@ -21,7 +21,7 @@ from common import ROOT, list_files
 
 SOURCE = ROOT / "build/docs/source"
 SETTINGS = ROOT / "docs/site"  # conf.py and the tree of pages
-COMMANDS = ["", "run", "exec", "doctor", "replay", "completion", "cache"]
+COMMANDS = ["", "run", "exec", "doctor", "replay", "help", "completion", "cache"]
 COMMANDS += [f"cache {word}" for word in ("warm", "ls", "info", "verify", "rm", "gc")]
 _LINK = re.compile(r"\[(?P<words>(?:[^][]|\[[^][]*\])*)\]\((?P<path>[^)#\s:]*)(?P<anchor>#[^)\s]*)?\)")
 _FENCED = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
@@ -34,6 +34,8 @@ def page_of(name: str) -> str | None:
         return "index"
     if path.parts[0] == "docs" and path.suffix == ".md" and path.parts[1] != "site":
         return path.relative_to("docs").with_suffix("").as_posix()
+    if name.startswith("python/headrace/_help/"):
+        return f"reference/messages/{path.stem}"
     if name.startswith("include/headrace/") and len(path.parts) == 3:
         return f"reference/c/{path.stem}"  # write_c_reference writes it
     if path.parts[0] == "examples" and path.suffix in (".md", ".py", ".c"):
@@ -142,17 +144,16 @@ def command_about(shown: str) -> str:
 
 def write_trees() -> None:
     """Adds the list of its pages to the page of each folder, where Sphinx finds them."""
+    write(
+        "reference/messages/index", "# Messages\n\nWhat they mean, and what to do. `headrace help KEY` prints a page.\n"
+    )
     write("developers/index", "# Developers\n\nHow headrace works inside, a page for each part.\n")
-    for index in (
-        "reference/c/index",
-        "reference/commands/index",
-        "reference/python/index",
-        "examples/index",
-        "developers/index",
-    ):
+    with_own_lists = ("reference/c", "reference/commands", "reference/python", "examples")
+    for folder in (*with_own_lists, "reference/messages", "developers"):
+        index, option = f"{folder}/index", ":hidden:" if folder in with_own_lists else ":maxdepth: 1"
         path = SOURCE / f"{index}.md"
         names = sorted(page.stem for page in _written if page.parent == path.parent and page != path)
-        write(index, path.read_text() + "\n```{toctree}\n:hidden:\n\n" + "\n".join(names) + "\n```\n")
+        write(index, path.read_text() + f"\n```{{toctree}}\n{option}\n\n" + "\n".join(names) + "\n```\n")
 
 
 def remove_others() -> None:

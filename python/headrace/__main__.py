@@ -9,9 +9,10 @@ import os
 import sys
 import traceback
 
-from headrace._commands import doctor, program, replay, warm
+from headrace._commands import doctor, help, program, replay, warm
 
-_COMMANDS = {"doctor": doctor.main, "replay": replay.main, "warm": warm.main}  # warm: headrace cache warm --dataset
+# warm: headrace cache warm --dataset
+_COMMANDS = {"doctor": doctor.main, "help": help.main, "replay": replay.main, "warm": warm.main}
 
 
 def main(arguments: list[str]) -> int:
