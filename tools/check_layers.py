@@ -28,6 +28,7 @@ PUBLIC |= {
     "frozen": "frozen",
     "board": "board",
     "image": "image",
+    "index": "source",
     "source": "source",
     "tokens": "source",
     "launch": "launch",

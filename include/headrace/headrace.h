@@ -13,6 +13,7 @@
 #include <headrace/error.h>
 #include <headrace/frozen.h>
 #include <headrace/image.h>
+#include <headrace/index.h>
 #include <headrace/loader.h>
 #include <headrace/sampler.h>
 #include <headrace/source.h>
