@@ -31,6 +31,7 @@ PUBLIC |= {
     "index": "source",
     "source": "source",
     "tokens": "source",
+    "lines": "source",
     "launch": "launch",
 }
 PUBLIC |= {"cache": "cache", "cache_files": "cache", "cache_samples": "cache", "cache_shared": "cache"}

@@ -14,6 +14,7 @@
 #include <headrace/frozen.h>
 #include <headrace/image.h>
 #include <headrace/index.h>
+#include <headrace/lines.h>
 #include <headrace/loader.h>
 #include <headrace/sampler.h>
 #include <headrace/source.h>

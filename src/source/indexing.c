@@ -8,7 +8,7 @@
 #include "base/alloc.h"
 #include "base/base.h"
 #include "base/error.h"
-#include "index.h"
+#include "lines.h"
 
 enum { THREADS_MOST = 32, OPEN_SHARE = 8, TEXT_BYTES = 1024 };
 
@@ -18,7 +18,7 @@ static const struct kind {
     bool has_starts; /* a sample may have several entries */
 } kinds[] = {
     [HR_INDEX_TAR] = {hr__tar_scan, true},
-    [HR_INDEX_LINES] = {NULL, false},
+    [HR_INDEX_LINES] = {hr__lines_scan, false},
 };
 
 /* A file, and what is known of it. */
