@@ -7,11 +7,12 @@ import codecs
 import importlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from headrace import _core
 from headrace._base.warn import warn_user
+from headrace._loader.samples.prepared import PreparedDataset
 from headrace.sources._index import FileIndex
 from headrace.sources._paths import find_files, warn_of_repeats
 from headrace.sources._source import Source
@@ -38,7 +39,7 @@ class _Files:
         return _Files, (self.index,)
 
 
-class _LineSource(Source):
+class _LineSource(Source, PreparedDataset):
     """The lines of text files as bytes, which a class turns into samples."""
 
     def __init__(self, paths: Any, transform: Any, keep: str) -> None:
@@ -51,6 +52,31 @@ class _LineSource(Source):
 
     def _count(self) -> int:
         return self._files.count
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "note"}
+
+    # ---- batches: the kernel reads all lines of one ahead ----
+
+    @property
+    def shown(self) -> Any:  # type: ignore[override]
+        return self
+
+    def prepare(self, indices: Iterable[Any]) -> None:
+        self._files.lines.ask(list(indices))
+
+    def begin(self, is_first: bool) -> None:
+        """Does nothing: the files are open."""
+
+    def __getitems__(self, indices: Iterable[Any]) -> list[Any]:
+        numbers = list(indices)
+        self.prepare(numbers)
+        samples = []
+        for place, index in enumerate(numbers):
+            if self.note is not None:
+                self.note(place)
+            samples.append(self[index])
+        return samples
 
     # ---- errors ----
 
