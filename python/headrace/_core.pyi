@@ -43,6 +43,9 @@ TOKENS_WINDOWS: int
 TOKENS_SEQUENCES: int
 TOKENS_DOCUMENTS: int
 TOKENS_SEPARATED: int
+MIXTURE_FIRST: int
+MIXTURE_ALL: int
+MIXTURE_LENGTH: int
 PLAN_PAD: int
 PLAN_DROP: int
 PLAN_EXACT: int
@@ -240,6 +243,11 @@ class Order:
         position: int = ...,
         item_bytes: int = ...,
     ) -> Order: ...
+    @staticmethod
+    def mixture(
+        sources: tuple[tuple[bytes, int, int], ...], until: int, length: int, seed: int, epoch: int
+    ) -> Order: ...
+    def look(self) -> tuple[int, int, int, tuple[tuple[int, int, int], ...]]: ...
     def at(self, position: int, /) -> int: ...
     def find(self, index: int, /) -> int: ...
     def fill(self, first: int, step: int, target: Any, /) -> None: ...
