@@ -58,6 +58,11 @@ class MixtureGatherer:
     def rows(self, indices: Any) -> _core.Rows | None:
         if type(indices) is not list or set(map(type, indices)) != {int} or min(indices) < 0:
             return None
+        columns, count = self.columns(), len(self._dataset)
+        return None if columns is None else columns.rows([index % count for index in indices])
+
+    def columns(self) -> _core.Columns | None:
+        """Returns the columns of all sources, or None if the batches have to be made sample by sample."""
         found = [one.arrays() for one in self._dataset.datasets]
         if None in found or len({names for _, names in found}) > 1 or len({len(arrays) for arrays, _ in found}) > 1:
             return None
@@ -65,9 +70,7 @@ class MixtureGatherer:
         if any(len(set(map(type, one))) > 1 for one in pieces) or not self._has_same_sizes(pieces[0]):
             return None
         _core.use_numpy()
-        columns = _core.Columns.of(pieces, found[0][1])
-        count = len(self._dataset)
-        return None if columns is None else columns.rows([index % count for index in indices])
+        return _core.Columns.of(pieces, found[0][1])
 
     def _has_same_sizes(self, arrays: tuple[Any, ...]) -> bool:
         return list(itertools.accumulate(map(len, arrays))) == self._dataset.cumulative_sizes
@@ -81,9 +84,10 @@ def gatherer_of_source(dataset: Any) -> Gatherer | None:
     """Returns what gathers the batches of a dataset, if its samples are rows of a source or of a mixture of sources."""
     if _is_source(dataset):
         return SourceGatherer(dataset)
-    if not is_mixed(dataset) or not all(_is_source(one) and one.arrays() for one in dataset.datasets):
+    if not is_mixed(dataset) or not all(map(_is_source, dataset.datasets)):
         return None
-    return MixtureGatherer(dataset)
+    gatherer = MixtureGatherer(dataset)
+    return None if gatherer.columns() is None else gatherer
 
 
 def explain_no_cache(gatherer: Gatherer) -> str:
