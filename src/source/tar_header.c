@@ -289,6 +289,10 @@ bool hr__tar_split(const char *name, size_t bytes, size_t *ret_key_bytes) {
     return true;
 }
 
+uint64_t hr__tar_key_hash(const char *key, size_t bytes) {
+    return hr__hash(key, bytes, 1) | 1;
+}
+
 /* ---- entries ---- */
 
 struct hr__entry hr__tar_pack(struct hr__tar_entry entry) {

@@ -6,7 +6,6 @@
 #include "base/alloc.h"
 #include "base/base.h"
 #include "base/error.h"
-#include "base/hash.h"
 #include "tar_header.h"
 
 /* A set of hashes of keys, of which 0 is not one. */
@@ -51,7 +50,7 @@ static int grow_seen(struct seen *seen) {
 
 /* Adds a key. Returns 1 if it was there. */
 static int add_key(struct seen *seen, const char *key, size_t bytes) {
-    uint64_t hash = hr__hash(key, bytes, 1) | 1;
+    uint64_t hash = hr__tar_key_hash(key, bytes);
     int r = 2 * seen->count >= seen->room ? grow_seen(seen) : 0;
     if (r < 0) return r;
     uint64_t *slot = find_slot(seen->slots, seen->room, hash);
@@ -78,8 +77,7 @@ static int begin_sample(struct scan *scan, const char *name, size_t key_bytes) {
 }
 
 static uint32_t lower_field(struct scan *scan, const char *field, size_t bytes) {
-    for (size_t i = 0; i < bytes; i++)
-        scan->field[i] = (char)(field[i] >= 'A' && field[i] <= 'Z' ? field[i] - 'A' + 'a' : field[i]);
+    for (size_t i = 0; i < bytes; i++) scan->field[i] = hr__tar_lower(field[i]);
     return (uint32_t)bytes;
 }
 

@@ -8,10 +8,11 @@
  * Samples from the files of users: what module.c adds to the module.
  *
  *     index.c     _core.Index, where the members and lines of files are, and _core.Indexing
+ *     tar.c       _core.Tar, tar files that are open
  *     tokens.c    _core.Tokens, token files that are open
  */
 
-extern PyTypeObject IndexType, IndexingType, TokensType;
+extern PyTypeObject IndexType, IndexingType, TarType, TokensType;
 
 /* The open files of a _core.Tokens; borrowed. */
 const hr_tokens *tokens_of(PyObject *self);
