@@ -28,7 +28,9 @@ PUBLIC |= {
     "frozen": "frozen",
     "board": "board",
     "image": "image",
+    "index": "source",
     "source": "source",
+    "tar": "source",
     "tokens": "source",
     "launch": "launch",
 }

@@ -46,6 +46,24 @@ TOKENS_SEPARATED: int
 MIXTURE_FIRST: int
 MIXTURE_ALL: int
 MIXTURE_LENGTH: int
+INDEX_VERSION: int
+INDEX_TAR: int
+INDEX_LINES: int
+TAR_FOLDERS: int
+TAR_LINKS: int
+TAR_OTHERS: int
+TAR_NAMELESS: int
+TAR_METADATA: int
+TAR_REPEATS: int
+TAR_BEHIND: int
+TAR_ENDLESS: int
+DAMAGE_EMPTY: int
+DAMAGE_COMPRESSED: int
+DAMAGE_HEADER: int
+DAMAGE_TRUNCATED: int
+DAMAGE_SPARSE: int
+DAMAGE_REFUSED: int
+DAMAGE_FIELDS: int
 PLAN_PAD: int
 PLAN_DROP: int
 PLAN_EXACT: int
@@ -252,6 +270,42 @@ class Order:
     def find(self, index: int, /) -> int: ...
     def fill(self, first: int, step: int, target: Any, /) -> None: ...
     def iterate(self, first: int, step: int, count: int, /) -> collections.abc.Iterator[int]: ...
+
+@final
+class Index:
+    def __new__(cls, data: Any, kind: int, checks_sum: bool) -> Index: ...
+    def look(self) -> tuple[int, int, int, int]: ...
+    def file(self, number: int, /) -> dict[str, Any]: ...
+    def name(self, number: int, /) -> bytes: ...
+    def save(self, path: bytes, /) -> None: ...
+    @staticmethod
+    def load(kind: int, path: bytes, /) -> Index: ...
+
+@final
+class Indexing:
+    def __new__(cls, kind: int, paths: tuple[bytes, ...], uses_saved: bool) -> Indexing: ...
+    def wait(self, seconds: float | None, /) -> bool: ...
+    def look(self) -> dict[str, Any]: ...
+    def take(self) -> Index: ...
+
+@final
+class Tar:
+    def __new__(
+        cls,
+        paths: tuple[bytes, ...],
+        index: Index,
+        fields: tuple[bytes, ...],
+        has_key: bool,
+        skips_missing: bool,
+        skips_repeated: bool,
+    ) -> Tar: ...
+    def look(self) -> tuple[int, int, int]: ...
+    def read(self, number: int, /) -> Any: ...
+    def key(self, number: int, /) -> str: ...
+    def find(self, number: int, /) -> tuple[int, list[tuple[str, int, int, int]]]: ...
+    def ask(self, numbers: list[int], /) -> None: ...
+    @property
+    def names(self) -> tuple[str, ...]: ...
 
 @final
 class Tokens:
