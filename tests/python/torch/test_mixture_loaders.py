@@ -17,6 +17,7 @@ import pytest
 import torch
 import torch.utils.data
 from headrace import Mixture, sources
+from headrace._loader.samples.prepared import PreparedDataset
 from headrace._loader.samples.rows import gatherer_of_source
 from headrace.torch import DataLoader, per_rank
 from loaders import only_headrace
@@ -120,8 +121,38 @@ def test_arrays_that_change_are_made_one_by_one() -> None:
     held: Any = of_arrays()
     mix = Mixture(held, SEVEN_THREE, until="all")
     held["a"]._arrays[:] = [np.zeros(200, np.int64), np.zeros((200, 2), np.float32)]
-    with pytest.raises(IndexError, match="index .* is out of range, there are 200 samples"):
+    with pytest.raises(IndexError, match=r"index .* is out of range, there are 200 samples"):
         list(DataLoader(mix.dataset, 16, sampler=np.asarray(mix).tolist()))  # type: ignore[arg-type]
+
+
+def test_sources_are_shown_the_indices_of_a_batch() -> None:
+    """A source that gets the samples of a batch ready, as sources.Tar does, sees its own indices."""
+
+    class Shown(PreparedDataset):
+        def __init__(self, first: int, count: int) -> None:
+            self.first, self.count, self.seen, self.begun = first, count, [], 0
+
+        def __len__(self) -> int:
+            return self.count
+
+        def __getitem__(self, index: int) -> int:
+            return self.first + index
+
+        def prepare(self, indices: Any) -> None:
+            self.seen.append(list(indices))
+
+        def begin(self, is_first: bool) -> None:
+            self.begun += 1
+
+    one, two = Shown(0, 30), Shown(30, 5)
+    mix = Mixture({"a": one, "b": two, "c": range(35, 44)}, {"a": 2, "b": 2, "c": 1}, length=40)
+    batches = [plain(batch) for batch in DataLoader(mix.dataset, 10, sampler=mix)]  # type: ignore[arg-type]
+    assert [number for batch in batches for number in batch] == [index % 44 for index in mix]
+    for source in (one, two):
+        mine = range(source.first, source.first + source.count)
+        assert source.seen == [[one - source.first for one in batch if one in mine] for batch in batches]
+        assert source.begun == 1
+    mix.dataset.prepare([-99, "a"])
 
 
 # ---- ranks and states ----

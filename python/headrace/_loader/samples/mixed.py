@@ -5,15 +5,17 @@ are gathered know it."""
 from __future__ import annotations
 
 import bisect
+import contextlib
 import itertools
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from headrace._base import lookup
+from headrace._loader.samples import prepared
 
 
-class MixedDataset:
+class MixedDataset(prepared.PreparedDataset):
     """A map-style dataset with the samples of several datasets, one after the other: `mix.dataset` of a
     headrace.Mixture.
 
@@ -50,6 +52,42 @@ class MixedDataset:
         number = given % count
         source = bisect.bisect_right(self.cumulative_sizes, number)
         return source, number - (self.cumulative_sizes[source - 1] if source else 0)
+
+    # ---- batches: sources that can get the samples of one ready are shown its indices ----
+
+    @property
+    def shown(self) -> MixedDataset:  # type: ignore[override]
+        return self
+
+    def begin(self, is_first: bool) -> None:
+        for dataset in self.datasets:
+            prepared.begin(dataset, is_first)
+
+    def prepare(self, indices: Iterable[Any]) -> None:
+        if not any(isinstance(one, prepared.PreparedDataset) for one in self.datasets):
+            return
+        found: dict[int, list[int]] = {}
+        for index in indices:
+            with contextlib.suppress(IndexError, TypeError):  # raised when the sample is asked for
+                number, at = self.place_of(index)
+                found.setdefault(number, []).append(at)
+        for number, places in found.items():
+            prepared.prepare(self.datasets[number], places)
+
+    def __getitems__(self, indices: Iterable[Any]) -> list[Any]:
+        listed = list(indices)
+        self.prepare(listed)
+        samples = []
+        for place, index in enumerate(listed):
+            if self.note is not None:
+                self.note(place)
+            samples.append(self[index])
+        return samples
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "note"}  # which belongs to this process
+
+    # ---- what it is ----
 
     def where(self, index: int) -> str:
         """Returns the name of the source that has the sample of an index, and its index there, or what the source
