@@ -94,19 +94,42 @@ static void fail_file(struct command *command) {
 
 /* ---- one file ---- */
 
-/* Says why no index can be made of a file, or that it is damaged. Returns false if its index is not written. */
+/* Texts for a damaged tar file, and whether what is before the damage can be used. */
+static const struct damage {
+    bool is_usable;
+    const char *text;
+} damages[HR_DAMAGE_COUNT] = {
+    [HR_DAMAGE_EMPTY] = {false, "it is empty"},
+    [HR_DAMAGE_COMPRESSED] = {false, "it is compressed, so its samples cannot be read at any place; unpack it first"},
+    [HR_DAMAGE_HEADER] = {true, "there is no header of a member, or it has a wrong checksum"},
+    [HR_DAMAGE_TRUNCATED] = {true, "it ends within a member"},
+    [HR_DAMAGE_SPARSE] = {true, "a member is sparse, which is not supported"},
+    [HR_DAMAGE_REFUSED] = {true, "a member has headers that are not supported"},
+    [HR_DAMAGE_FIELDS] = {true, "it has too many different fields"},
+};
+
+static bool judge_tar(const struct job *job, const struct hr_index_file *file) {
+    const struct damage *damage = &damages[file->damage];
+    bool is_usable = damage->is_usable && file->good_bytes;
+    fprintf(stderr, "headrace: %s, offset %" PRIu64 ": %s%s\n", job->path, file->good_bytes, damage->text,
+            is_usable ? "; the samples before it are in the index" : "");
+    return is_usable;
+}
+
+static bool judge_lines(const struct job *job, const hr_index *index) {
+    hr_lines *lines;
+    if (hr_lines_open(&job->path, 1, index, &lines) == 0) hr_lines_close(lines);
+    fail_with_message();
+    return false;
+}
+
+/* Says what is wrong with a file. Returns false if it can have no index. */
 static bool judge(struct command *command, const struct job *job, const hr_index *index) {
     const struct hr_index_file *file = hr_index_look_file(index, 0);
-    hr_lines *lines = NULL;
     if (file->damage == HR_DAMAGE_NONE) return true;
     command->failed_count++;
     hide(command);
-    if (job->kind == HR_INDEX_LINES && hr_lines_open(&job->path, 1, index, &lines) < 0) {
-        fail_with_message();
-        return false;
-    }
-    hr_lines_close(lines);
-    return true;
+    return job->kind == HR_INDEX_TAR ? judge_tar(job, file) : judge_lines(job, index);
 }
 
 static void check_saved(struct command *command, const struct job *job, const hr_index *index) {

@@ -30,6 +30,7 @@ PUBLIC |= {
     "image": "image",
     "index": "source",
     "source": "source",
+    "tar": "source",
     "tokens": "source",
     "lines": "source",
     "launch": "launch",

@@ -18,6 +18,7 @@
 #include <headrace/loader.h>
 #include <headrace/sampler.h>
 #include <headrace/source.h>
+#include <headrace/tar.h>
 #include <headrace/tokens.h>
 #include <headrace/version.h>
 #include <headrace/visibility.h>

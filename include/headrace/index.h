@@ -126,9 +126,9 @@ HR_API const char *hr_index_name(const hr_index *index, uint64_t number, uint64_
 /* Writes an index of one file as PATH.hri, which is replaced as a whole: a process that reads it has the old one or
  * the new one, also if the machine stops. -EINVAL: the index has several files. Negative errno with a message. */
 HR_API int hr_index_save(const hr_index *index, const char *path);
-/* Reads PATH.hri. -ENOENT: it does not exist. -ESTALE: the file PATH has another size or time than when it was made (the
- * inode may differ, because copies of a folder have others). -EINVAL, HR_E_VERSION: see hr_index_open. Owned by the
- * caller. */
+/* Reads PATH.hri. -ENOENT: it does not exist. -ESTALE: the file PATH has another size or time than when it was made
+ * (the inode may differ, because copies of a folder have others). -EINVAL, HR_E_VERSION: see hr_index_open. Owned by
+ * the caller. */
 HR_API int hr_index_load(enum hr_index_kind kind, const char *path, hr_index **ret_index);
 
 #ifdef __cplusplus

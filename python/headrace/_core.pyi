@@ -43,9 +43,27 @@ TOKENS_WINDOWS: int
 TOKENS_SEQUENCES: int
 TOKENS_DOCUMENTS: int
 TOKENS_SEPARATED: int
+MIXTURE_FIRST: int
+MIXTURE_ALL: int
+MIXTURE_LENGTH: int
 INDEX_VERSION: int
 INDEX_TAR: int
 INDEX_LINES: int
+TAR_FOLDERS: int
+TAR_LINKS: int
+TAR_OTHERS: int
+TAR_NAMELESS: int
+TAR_METADATA: int
+TAR_REPEATS: int
+TAR_BEHIND: int
+TAR_ENDLESS: int
+DAMAGE_EMPTY: int
+DAMAGE_COMPRESSED: int
+DAMAGE_HEADER: int
+DAMAGE_TRUNCATED: int
+DAMAGE_SPARSE: int
+DAMAGE_REFUSED: int
+DAMAGE_FIELDS: int
 PLAN_PAD: int
 PLAN_DROP: int
 PLAN_EXACT: int
@@ -243,6 +261,11 @@ class Order:
         position: int = ...,
         item_bytes: int = ...,
     ) -> Order: ...
+    @staticmethod
+    def mixture(
+        sources: tuple[tuple[bytes, int, int], ...], until: int, length: int, seed: int, epoch: int
+    ) -> Order: ...
+    def look(self) -> tuple[int, int, int, tuple[tuple[int, int, int], ...]]: ...
     def at(self, position: int, /) -> int: ...
     def find(self, index: int, /) -> int: ...
     def fill(self, first: int, step: int, target: Any, /) -> None: ...
@@ -276,6 +299,25 @@ class Lines:
     def ask(self, indices: list[Any], /) -> None: ...
     @staticmethod
     def has_long_integer(line: bytes, /) -> bool: ...
+
+@final
+class Tar:
+    def __new__(
+        cls,
+        paths: tuple[bytes, ...],
+        index: Index,
+        fields: tuple[bytes, ...],
+        has_key: bool,
+        skips_missing: bool,
+        skips_repeated: bool,
+    ) -> Tar: ...
+    def look(self) -> tuple[int, int, int]: ...
+    def read(self, number: int, /) -> Any: ...
+    def key(self, number: int, /) -> str: ...
+    def find(self, number: int, /) -> tuple[int, list[tuple[str, int, int, int]]]: ...
+    def ask(self, numbers: list[int], /) -> None: ...
+    @property
+    def names(self) -> tuple[str, ...]: ...
 
 @final
 class Tokens:

@@ -182,14 +182,24 @@ static enum hr_damage read_pax(const char *at, size_t bytes, bool is_global, str
     return HR_DAMAGE_NONE;
 }
 
+/* Adds what a header says to what those before it have said, which counts more, as with tarfile. */
+static void add_said(struct said *said, const struct said *one) {
+    if (!said->name) {
+        said->name = one->name;
+        said->name_bytes = one->name_bytes;
+    }
+    if (!said->has_bytes) said->bytes = one->bytes;
+    said->has_bytes |= one->has_bytes;
+}
+
 /* A header whose data is about the member that follows. */
 static enum hr_damage read_extra(char type, const unsigned char *data, size_t bytes, struct said *said) {
-    if (type == 'x' || type == 'X' || type == 'g') return read_pax((const char *)data, bytes, type == 'g', said);
-    if (type == 'L') {
-        said->name = (const char *)data;
-        said->name_bytes = text_bytes(data, bytes);
-    }
-    return HR_DAMAGE_NONE; /* 'K': the long name of what a link refers to */
+    struct said one = {0};
+    enum hr_damage damage = HR_DAMAGE_NONE;
+    if (type == 'L') one = (struct said){.name = (const char *)data, .name_bytes = text_bytes(data, bytes)};
+    if (type == 'x' || type == 'X' || type == 'g') damage = read_pax((const char *)data, bytes, type == 'g', &one);
+    add_said(said, &one);
+    return damage; /* 'K' is the long name of what a link refers to */
 }
 
 static bool is_extra(unsigned char type) {
@@ -287,6 +297,10 @@ bool hr__tar_split(const char *name, size_t bytes, size_t *ret_key_bytes) {
     if (!dot || (size_t)(dot - name) < base) return false;
     *ret_key_bytes = (size_t)(dot - name);
     return true;
+}
+
+uint64_t hr__tar_key_hash(const char *key, size_t bytes) {
+    return hr__hash(key, bytes, 1) | 1;
 }
 
 /* ---- entries ---- */

@@ -51,6 +51,12 @@ bool hr__tar_is_metadata(const char *name, size_t bytes);
  * "seg.png". Returns false if it has no field. */
 bool hr__tar_split(const char *name, size_t bytes, size_t *ret_key_bytes);
 
+static inline char hr__tar_lower(char c) {
+    return (char)(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+}
+
+uint64_t hr__tar_key_hash(const char *key, size_t bytes); /* never 0 */
+
 /* ---- entries: 16 bytes for a member ---- */
 
 /* The fields, from the lowest bit on: low has the block of the first header (36 bits) and a part of the hash (28);

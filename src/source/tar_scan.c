@@ -6,7 +6,6 @@
 #include "base/alloc.h"
 #include "base/base.h"
 #include "base/error.h"
-#include "base/hash.h"
 #include "tar_header.h"
 
 /* A set of hashes of keys, of which 0 is not one. */
@@ -51,7 +50,7 @@ static int grow_seen(struct seen *seen) {
 
 /* Adds a key. Returns 1 if it was there. */
 static int add_key(struct seen *seen, const char *key, size_t bytes) {
-    uint64_t hash = hr__hash(key, bytes, 1) | 1;
+    uint64_t hash = hr__tar_key_hash(key, bytes);
     int r = 2 * seen->count >= seen->room ? grow_seen(seen) : 0;
     if (r < 0) return r;
     uint64_t *slot = find_slot(seen->slots, seen->room, hash);
@@ -78,8 +77,7 @@ static int begin_sample(struct scan *scan, const char *name, size_t key_bytes) {
 }
 
 static uint32_t lower_field(struct scan *scan, const char *field, size_t bytes) {
-    for (size_t i = 0; i < bytes; i++)
-        scan->field[i] = (char)(field[i] >= 'A' && field[i] <= 'Z' ? field[i] - 'A' + 'a' : field[i]);
+    for (size_t i = 0; i < bytes; i++) scan->field[i] = hr__tar_lower(field[i]);
     return (uint32_t)bytes;
 }
 
@@ -159,21 +157,7 @@ static int look_behind(struct scan *scan) {
     return end_good(scan);
 }
 
-/* The file ends where a header would be, or within it. */
-static int end_short(struct scan *scan, uint64_t left) {
-    const unsigned char *data;
-    if (scan->at == 0 && left == 0) return end_damaged(scan, HR_DAMAGE_EMPTY, true);
-    int r = left ? hr__window_get(scan->window, scan->at, (size_t)left, 0, &data) : 0;
-    if (r < 0) return r;
-    if (left && count_zeros(data, left) < left)
-        return end_damaged(scan, scan->at ? HR_DAMAGE_TRUNCATED : HR_DAMAGE_HEADER, false);
-    scan->draft->file.counts[HR_TAR_ENDLESS] = 1;
-    return end_good(scan);
-}
-
-/* ---- the way through the file ---- */
-
-static bool is_compressed(const unsigned char *data) {
+static bool is_compressed(const unsigned char *data, uint64_t bytes) {
     static const struct {
         const char *magic;
         size_t bytes;
@@ -186,9 +170,24 @@ static bool is_compressed(const unsigned char *data) {
                  {"\x04\x22\x4d\x18", 4},
                  {"PK\x03\x04", 4}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (memcmp(data, known[i].magic, known[i].bytes) == 0) return true;
+        if (bytes >= known[i].bytes && memcmp(data, known[i].magic, known[i].bytes) == 0) return true;
     return false;
 }
+
+/* The file ends where a header would be, or within it. */
+static int end_short(struct scan *scan, uint64_t left) {
+    const unsigned char *data;
+    if (scan->at == 0 && left == 0) return end_damaged(scan, HR_DAMAGE_EMPTY, true);
+    int r = left ? hr__window_get(scan->window, scan->at, (size_t)left, 0, &data) : 0;
+    if (r < 0) return r;
+    if (scan->at == 0 && is_compressed(data, left)) return end_damaged(scan, HR_DAMAGE_COMPRESSED, true);
+    if (left && count_zeros(data, left) < left)
+        return end_damaged(scan, scan->at ? HR_DAMAGE_TRUNCATED : HR_DAMAGE_HEADER, false);
+    scan->draft->file.counts[HR_TAR_ENDLESS] = 1;
+    return end_good(scan);
+}
+
+/* ---- the way through the file ---- */
 
 /* Reads all headers of the next member. Returns 0, or 1 with the damage. */
 static int read_head(struct scan *scan, struct hr__tar_member *member, const unsigned char **ret_head,
@@ -203,7 +202,7 @@ static int read_head(struct scan *scan, struct hr__tar_member *member, const uns
         int r = hr__window_get(scan->window, scan->at, needed, ahead, ret_head);
         if (r < 0) return r;
         r = hr__tar_parse(*ret_head, needed, member, &needed, ret_damage);
-        if (r == HR__TAR_BAD && scan->at == 0 && is_compressed(*ret_head)) *ret_damage = HR_DAMAGE_COMPRESSED;
+        if (r == HR__TAR_BAD && scan->at == 0 && is_compressed(*ret_head, needed)) *ret_damage = HR_DAMAGE_COMPRESSED;
         if (r != HR__TAR_MORE) return r == HR__TAR_BAD;
     }
 }
@@ -234,7 +233,9 @@ static int step(struct scan *scan) {
     if (r > 0) return end_damaged(scan, HR_DAMAGE_FIELDS, false);
     scan->step = hr__min(left, member.head_bytes + hr__tar_padded(member.data_bytes));
     scan->at += scan->step;
-    return 0;
+    if (scan->at % HR__TAR_BLOCK == 0) return 0;
+    scan->at -= scan->step; /* the file ends within the zeros behind a member */
+    return end_damaged(scan, HR_DAMAGE_TRUNCATED, false);
 }
 
 int hr__tar_scan(struct hr__window *window, struct hr__draft *draft) {

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pathlib
 import resource
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Iterator
 
@@ -103,6 +105,25 @@ def test_compressed_file_is_refused_with_a_command(tmp_path: pathlib.Path) -> No
     result = run("index", "--kind", "lines", str(tmp_path / "a.jsonl.gz"))
     assert result.returncode == 1 and "compressed by gzip" in result.stderr and "gzip -dk /" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl.gz"]
+
+
+def test_tar_files_are_indexed_up_to_their_damage(tmp_path: pathlib.Path) -> None:
+    """Kinds are mixed, one file is truncated, one is compressed, and one is no tar file."""
+    for number in range(4):
+        with tarfile.open(tmp_path / f"{number}.tar", "w:gz" if number == 2 else "w") as file:
+            for name in ("a.txt", "a.cls", "b.txt", "b.cls"):
+                info = tarfile.TarInfo(name)
+                info.size = 600
+                file.addfile(info, io.BytesIO(b"1" * 600))
+    os.truncate(tmp_path / "1.tar", 3 * 1536 + 700)
+    (tmp_path / "3.tar").write_text("no archive\n" * 100)
+    (tmp_path / "4.txt").write_text("one\n")
+    result = run("index", *files_in(tmp_path))
+    assert result.returncode == 1 and result.stdout.startswith("2 indexes written, of ")
+    assert "1.tar, offset 4,608: it ends within a member; the samples" in result.stderr.replace("4608", "4,608")
+    assert "2.tar, offset 0: it is compressed" in result.stderr and "3.tar, offset 0: there is no header" in result.stderr
+    assert [path.name for path in sorted(tmp_path.glob("*.hri"))] == ["0.tar.hri", "1.tar.hri", "4.txt.hri"]
+    assert len(sources.Tar(tmp_path / "0.tar", decode=None)) == 2
 
 
 def test_missing_files_and_folders_are_named(folder: pathlib.Path) -> None:

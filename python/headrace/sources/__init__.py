@@ -13,6 +13,7 @@ from headrace.sources._arrow import Arrow
 from headrace.sources._lines import Jsonl, Lines
 from headrace.sources._parquet import Parquet
 from headrace.sources._source import Source
+from headrace.sources._tar import Tar
 from headrace.sources._tokens import Tokens
 
-__all__ = ["Arrays", "Arrow", "Jsonl", "Lines", "Parquet", "Source", "Tokens"]
+__all__ = ["Arrays", "Arrow", "Jsonl", "Lines", "Parquet", "Source", "Tar", "Tokens"]

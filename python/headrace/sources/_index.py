@@ -14,13 +14,14 @@ from headrace import _core
 from headrace._base.warn import warn_user
 
 _KINDS = {_core.INDEX_TAR: "tar", _core.INDEX_LINES: "lines"}
+_HEAD_BYTES = 120  # of struct hr__index_head
 _SLICE_S = 0.1  # between two looks for a signal
 _warned = {"cache": False}
 
 
 class FileIndex:
-    """The index of the files of a source. Its pickle has the index itself, which is a handle if it is in
-    headrace.cache.
+    """The index of the files of a source. Its pickle has the index itself, or if that is in headrace.cache, its head:
+    the process that opens it takes it from the cache, or makes it.
 
     kind: _core.INDEX_TAR or _core.INDEX_LINES. paths: absolute ones, in order. name: of the source, for messages.
     keep: as for headrace.cache.
@@ -31,15 +32,35 @@ class FileIndex:
     def __init__(self, kind: int, paths: Sequence[str], name: str, keep: str = "boot") -> None:
         self.kind = kind
         self.paths = tuple(paths)
-        self._data = _obtain(kind, self.paths, name, keep)
-        self.index = _core.Index(self._data, kind, False)
+        self._name, self._keep = name, keep
+        self._open(_obtain(kind, self.paths, name, keep))
+
+    def _open(self, data: Any) -> None:
+        self._data = data
+        self.index = _core.Index(data, self.kind, False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"kind": self.kind, "paths": self.paths, "_data": self._data}
+        """Returns all but the index, with its head instead of an index that is in the cache."""
+        state = {name: value for name, value in self.__dict__.items() if name != "index"}
+        if not isinstance(self._data, bytes):
+            state["_data"] = None
+            state["_head"] = self._head()
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        head = state.pop("_head", None)
         self.__dict__.update(state)
-        self.index = _core.Index(self._data, self.kind, False)
+        self._open(self._data if head is None else _obtain(self.kind, self.paths, self._name, self._keep))
+        if head is not None and head != self._head():
+            raise OSError(
+                errno.ESTALE,
+                f"headrace: sources.{self._name}: files were changed since this source was pickled, such as "
+                f"{self.paths[0]}; open the source again, and do not write to files that are in use",
+            )
+
+    def _head(self) -> bytes:
+        """Returns the begin of the serial form, which has its checksum."""
+        return bytes(memoryview(self._data)[:_HEAD_BYTES])
 
     def file(self, number: int) -> dict[str, Any]:
         """Returns what is known of a file (struct hr_index_file), with its path."""
