@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures batches of rows: a TensorDataset, token files, tables. The rivals are torch's loader, datasets' own reading,
-and what people write by hand. Values are the CPU time of the trainer for a batch; with workers, the time that passes.
-The tables need Hugging Face's datasets, which `make bench` installs.
+"""Measures batches of rows: a TensorDataset, token files, tables; and samples of text files. The rivals are torch's
+loader, datasets' own reading, and what people write by hand. Values are the CPU time of the trainer for a batch; with
+workers, the time that passes. The tables need Hugging Face's datasets, which `make bench` installs.
 """
 
 from __future__ import annotations
 
 import importlib
 import itertools
+import json
+import os
 import shutil
 import statistics
 import tempfile
@@ -20,7 +22,8 @@ import headrace.torch
 import numpy as np
 import torch
 import torch.utils.data
-from headrace import sources
+from headrace import _core, sources
+from headrace.sources._index import make_index
 from measure import QUICK, ROUNDS, Case, Goal, Key, Row, in_turn, in_words, run_all
 from torch.utils.data import TensorDataset
 
@@ -194,6 +197,79 @@ def of_parquet() -> list[Row]:
         return in_turn(PARQUET, {DATASETS: stream, OURS: ours}, "us", rounds=3)
 
 
+# ---- text files ----
+
+JSON_SAMPLE = "a sample of JSON lines of 0.9 KB at random"
+LINE = "a line of 0.9 KB at random, as text"
+LINE_INDEX = "where the lines of a text file are, a MB of the file"
+IN_LIST, PLAIN_LOOP, PREAD = "a list of lines", "for line in file", "os.pread at known places"
+LINES = 20_000 if QUICK else 200_000
+
+
+def write_lines(path: str) -> list[int]:
+    """Returns where the lines begin, and the end of the file."""
+    rng = np.random.default_rng(0)
+    words = np.array(["alpha", "beta", "gamma", "delta"])
+    ends = [0]
+    with open(path, "wb") as file:
+        for number in range(LINES):
+            text = " ".join(words[rng.integers(0, len(words), 150)])
+            line = json.dumps({"id": number, "text": text, "score": number / 7}).encode() + b"\n"
+            ends.append(ends[-1] + file.write(line))
+    return ends
+
+
+def each_sample_us(get: Callable[[int], Any]) -> float:
+    indices = np.random.default_rng(1).integers(0, LINES, LINES // 10).tolist()
+    start = time.thread_time()
+    for index in indices:
+        get(index)
+    return 1e6 * (time.thread_time() - start) / len(indices)
+
+
+def of_lines() -> list[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/train.jsonl"
+        places = write_lines(path)
+        with open(path) as file:
+            lines = file.read().splitlines()
+        descriptor = os.open(path, os.O_RDONLY)
+        plain, parsed = sources.Lines(path, keep="job"), sources.Jsonl(path, keep="job")
+        read = {
+            IN_LIST: lambda: each_sample_us(lines.__getitem__),
+            PREAD: lambda: each_sample_us(lambda i: os.pread(descriptor, places[i + 1] - places[i], places[i])),
+            OURS: lambda: each_sample_us(plain.__getitem__),
+        }
+        parse = {
+            IN_LIST: lambda: each_sample_us(lambda i: json.loads(lines[i])),
+            OURS: lambda: each_sample_us(parsed.__getitem__),
+        }
+        datasets = find_datasets()
+        if datasets is not None:
+            options = {"data_files": path, "split": "train", "cache_dir": folder}
+            theirs = datasets.load_dataset("json", **options)
+            parse[DATASETS] = lambda: each_sample_us(theirs.__getitem__)
+        found = in_turn(LINE, read, "us") + in_turn(JSON_SAMPLE, parse, "us")
+        found += in_turn(LINE_INDEX, {PLAIN_LOOP: partial(by_loop, path), OURS: partial(by_index, path)}, "us")
+        os.close(descriptor)
+        return found
+
+
+def by_loop(path: str) -> float:
+    start, places, at = time.process_time(), [], 0
+    with open(path, "rb") as file:
+        for line in file:
+            places.append(at)
+            at += len(line)
+    return 1e12 * (time.process_time() - start) / at
+
+
+def by_index(path: str) -> float:
+    start = time.process_time()
+    make_index(_core.INDEX_LINES, [path], uses_saved=False)
+    return 1e12 * (time.process_time() - start) / os.path.getsize(path)
+
+
 def goals() -> list[Goal]:
     wide, narrow = name_of(784), name_of(8)
     return [
@@ -213,13 +289,18 @@ CASES = [
     Case("tensors of 784", partial(of_tensors, 784, 60_000)),
     Case("tensors of 8", partial(of_tensors, 8, 400_000)),
     Case("tokens", of_tokens),
+    Case("lines", of_lines),
     Case("table", of_table, in_quick=False),
     Case("parquet", of_parquet, in_quick=False),
 ]
 
 
 def show(rows: list[Row]) -> None:
-    theirs = {(row.work, row.workers): row.value for row in rows if row.rival in (TORCH, GET_BATCH, DATASETS)}
+    theirs = {
+        (row.work, row.workers): row.value
+        for row in rows
+        if row.rival in (TORCH, GET_BATCH, DATASETS, IN_LIST, PLAIN_LOOP)
+    }
     for row in rows:
         base = theirs.get((row.work, row.workers))
         ratio = in_words(row.value / base) if base else ""

@@ -92,7 +92,7 @@ int cache_ls(int count, char **words) {
     const char *root = NULL;
     struct listing listing = {0};
     const struct option options[] = {{"--root", &root, NULL}, {"--json", NULL, &listing.is_json}};
-    int others = parse_options("ls", count, words, options, 2);
+    int others = parse_options("cache ls", count, words, options, 2);
     if (others) {
         if (others > 0) fprintf(stderr, "headrace: ls takes no names; see headrace cache info %s\n", words[0]);
         return EXIT_USAGE;
@@ -199,7 +199,7 @@ int cache_info(int count, char **words) {
     struct search search = {.version = "0"};
     const struct option options[] = {
         {"--root", &root, NULL}, {"--version", &search.version, NULL}, {"--json", NULL, &search.is_json}};
-    int others = parse_options("info", count, words, options, 3);
+    int others = parse_options("cache info", count, words, options, 3);
     if (others != 1) {
         if (others >= 0 && count) fputs("headrace: give one name; see headrace cache info --help\n", stderr);
         return EXIT_USAGE;

@@ -62,7 +62,7 @@ int cache_verify(int count, char **words) {
     int is_json = 0, code = 0;
     const struct option options[] = {
         {"--root", &root, NULL}, {"--version", &version, NULL}, {"--json", NULL, &is_json}};
-    int others = parse_options("verify", count, words, options, 3);
+    int others = parse_options("cache verify", count, words, options, 3);
     if (others <= 0) {
         if (others == 0 && count) fputs("headrace: give names or files; see headrace cache verify --help\n", stderr);
         return EXIT_USAGE;
@@ -89,7 +89,7 @@ int cache_rm(int count, char **words) {
     int force = 0, is_json = 0, code = 0;
     const struct option options[] = {
         {"--root", &root, NULL}, {"--version", &version, NULL}, {"--force", NULL, &force}, {"--json", NULL, &is_json}};
-    int others = parse_options("rm", count, words, options, 4);
+    int others = parse_options("cache rm", count, words, options, 4);
     if (others <= 0) {
         if (others == 0 && count) fputs("headrace: give names; see headrace cache rm --help\n", stderr);
         return EXIT_USAGE;
@@ -152,7 +152,7 @@ int cache_gc(int count, char **words) {
                                      {"--quota", &quota, NULL},
                                      {"--dry-run", NULL, &sweep.is_dry},
                                      {"--json", NULL, &sweep.is_json}};
-    int others = parse_options("gc", count, words, options, 5);
+    int others = parse_options("cache gc", count, words, options, 5);
     if (others > 0) fputs("headrace: gc takes no names; use headrace cache rm NAME\n", stderr);
     if (others || (older && parse_seconds(older, "--older", &seconds) < 0) ||
         (quota && parse_bytes(quota, "--quota", &quota_bytes) < 0))

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli.h"
 #include "options.h"
+#include "stop.h"
 
 #include <headrace/error.h>
 #include <headrace/face/cache.h>
@@ -26,32 +27,6 @@ struct warm {
     hr_files_plan *plan;
     struct hr_files_totals totals;
 };
-
-/* ---- signals ---- */
-
-static volatile sig_atomic_t stop_signal;
-
-static void note_signal(int signal) {
-    stop_signal = signal;
-}
-
-/* The signals that end a job: they stop the work, and what is finished is kept. */
-static void watch_signals(void) {
-    struct sigaction action = {.sa_handler = note_signal};
-    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
-    sigemptyset(&action.sa_mask);
-    for (int i = 0; i < 3; i++) {
-        struct sigaction before;
-        sigaction(signals[i], NULL, &before);
-        if (before.sa_handler != SIG_IGN) sigaction(signals[i], &action, NULL); /* nohup ignores SIGHUP */
-    }
-}
-
-static int64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-}
 
 /* ---- progress ---- */
 
@@ -84,13 +59,13 @@ static void show_bar(struct progress *progress, const struct hr_files_progress *
 /* Draws a bar on a terminal, and writes a line from time to time elsewhere, for example in a log file. */
 static int report(void *context, const struct hr_files_progress *now) {
     struct progress *progress = context;
-    int64_t now_time_ns = now_ns();
+    int64_t now_time_ns = clock_ns();
     int64_t interval_ns = progress->is_terminal ? WAIT_NS : LOG_S * INT64_C(1000000000);
     if (now_time_ns - progress->shown_ns >= interval_ns) {
         progress->shown_ns = now_time_ns;
         show_bar(progress, now, (double)(now_time_ns - progress->began_ns) / 1e9);
     }
-    return stop_signal != 0;
+    return is_stopped();
 }
 
 static void end_bar(const struct progress *progress) {
@@ -151,7 +126,7 @@ static void put_result(const struct warm *warm, const struct hr_cached_info *inf
 /* Fills the build. Returns the exit code; 0: `*ret_cached` is set. */
 static int build_object(const struct warm *warm, hr_cache_build *build, hr_cached **ret_cached) {
     struct progress progress = {
-        .name = warm->name, .began_ns = now_ns(), .shown_ns = now_ns(), .is_terminal = isatty(STDERR_FILENO)};
+        .name = warm->name, .began_ns = clock_ns(), .shown_ns = clock_ns(), .is_terminal = isatty(STDERR_FILENO)};
     int r = hr_files_fill(warm->plan, build, warm->worker_count, report, &progress);
     end_bar(&progress);
     if (r >= 0) r = hr_cache_build_finish(build, NULL, ret_cached);
@@ -168,8 +143,8 @@ static int build_object(const struct warm *warm, hr_cache_build *build, hr_cache
 
 static void tell_wait(hr_cache_ticket *ticket, const char *name, int64_t *shown_ns) {
     struct hr_cache_builder builder;
-    if (now_ns() - *shown_ns < LOG_S * INT64_C(1000000000)) return;
-    *shown_ns = now_ns();
+    if (clock_ns() - *shown_ns < LOG_S * INT64_C(1000000000)) return;
+    *shown_ns = clock_ns();
     hr_cache_ticket_look(ticket, &builder);
     fprintf(stderr, "headrace: %s: waiting for process %" PRIu32 "%s (%s), which builds it%s\n", name, builder.pid,
             builder.is_visible ? "" : " of another container", builder.command,
@@ -179,10 +154,10 @@ static void tell_wait(hr_cache_ticket *ticket, const char *name, int64_t *shown_
 static int wait_for_object(const struct warm *warm, hr_cache_ticket *ticket, hr_cached **ret_cached,
                            int *ret_is_built) {
     hr_cache_build *build;
-    int64_t shown_ns = now_ns();
+    int64_t shown_ns = clock_ns();
     int r;
-    while ((r = hr_cache_wait(ticket, now_ns() + WAIT_NS, ret_cached, &build)) == -ETIMEDOUT) {
-        if (stop_signal) return EXIT_INTERRUPTED;
+    while ((r = hr_cache_wait(ticket, clock_ns() + WAIT_NS, ret_cached, &build)) == -ETIMEDOUT) {
+        if (is_stopped()) return EXIT_INTERRUPTED;
         tell_wait(ticket, warm->name, &shown_ns);
     }
     if (r < 0) return fail_with_message();
@@ -196,7 +171,7 @@ static int hold(const struct warm *warm, hr_cache *cache, hr_cached *cached) {
     fprintf(stderr, "headrace: holding %s; Ctrl-C removes it\n", warm->name);
     sigfillset(&blocked);
     sigprocmask(SIG_BLOCK, &blocked, &before);
-    while (!stop_signal) sigsuspend(&before);
+    while (!is_stopped()) sigsuspend(&before);
     sigprocmask(SIG_SETMASK, &before, NULL);
     int r = hr_cache_remove(cache, warm->name, warm->version, 1);
     hr_cached_detach(cached);
@@ -214,14 +189,14 @@ static int warm_object(const struct warm *warm, hr_cache *cache) {
     struct hr_cached_info info;
     hr_cache_ticket *ticket;
     hr_cached *cached = NULL;
-    int64_t began_ns = now_ns();
+    int64_t began_ns = clock_ns();
     int is_built = 0;
     if (hr_cache_ask(cache, &request, &ticket) < 0) return fail_with_message();
     int code = wait_for_object(warm, ticket, &cached, &is_built);
     hr_cache_ticket_free(ticket);
     if (code) return code;
     hr_cached_look(cached, &info);
-    put_result(warm, &info, (double)(now_ns() - began_ns) / 1e9, is_built);
+    put_result(warm, &info, (double)(clock_ns() - began_ns) / 1e9, is_built);
     if (warm->is_held) return hold(warm, cache, cached);
     hr_cached_detach(cached);
     return 0;
@@ -274,7 +249,7 @@ static int run(struct warm *warm, hr_cache *cache) {
     int code = warm->keys ? check_keys(warm) : 0;
     if (code) return code;
     if (warm->is_dry) return show_plan(warm, cache);
-    watch_signals();
+    watch_stop_signals();
     return warm_object(warm, cache);
 }
 
@@ -284,7 +259,7 @@ int cache_warm(int count, char **words) {
         {"--root", &warm.root, NULL},       {"--name", &warm.name, NULL},         {"--version", &warm.version, NULL},
         {"--workers", &warm.workers, NULL}, {"--require-keys", &warm.keys, NULL}, {"--keep", &warm.keep_text, NULL},
         {"--hold", NULL, &warm.is_held},    {"--dry-run", NULL, &warm.is_dry},    {"--json", NULL, &warm.is_json}};
-    int others = parse_options("warm", count, words, options, sizeof options / sizeof *options);
+    int others = parse_options("cache warm", count, words, options, sizeof options / sizeof *options);
     if (others == 0 && count)
         fputs("headrace: give files, folders or patterns; see headrace cache warm --help\n", stderr);
     if (others > 0 && !warm.name)

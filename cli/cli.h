@@ -10,8 +10,10 @@
 
 enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 
-/* `headrace cache`, `run`, `exec` and `completion`, with the program's own arguments. They return the exit code. */
+/* `headrace cache`, `completion`, `exec`, `index` and `run`, with the program's own arguments. They return the exit
+ * code. */
 int cache_command(int argc, char **argv);
+int index_command(int argc, char **argv);
 int run_command(int argc, char **argv);
 int exec_command(int argc, char **argv);
 int completion_command(int argc, char **argv);

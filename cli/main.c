@@ -88,6 +88,8 @@ static const struct command commands[] = {
      "start one command, explain how it fails, and end what it" INDENT "leaves behind; see `headrace exec --help`"},
     {"help", NULL, NULL, become_python, "[KEY]",
      "explain a message of headrace, by the key of its page or" INDENT "by its words"},
+    {"index", NULL, NULL, index_command, "FILE... [OPTION...]",
+     "write where the samples of tar and text files are, next to" INDENT "each file; see `headrace index --help`"},
     {"replay", NULL, NULL, become_python, "SOURCE INDEX... [OPTION...]",
      "make samples of a dataset in the foreground, to see why one" INDENT "fails; see `headrace replay --help`"},
     {"run", NULL, NULL, run_command, "[OPTION...] SCRIPT [ARGUMENT...]",

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Options, sizes, times and JSON texts of the commands of headrace cache. */
+/* Options, sizes, times and JSON texts of the commands. */
 
 static const struct option *find_option(const struct option *options, size_t count, const char *word, size_t length) {
     for (size_t i = 0; i < count; i++)
@@ -13,7 +13,7 @@ static const struct option *find_option(const struct option *options, size_t cou
 }
 
 static int refuse(const char *command, const char *text, const char *word) {
-    fprintf(stderr, "headrace: %s '%s'; see headrace cache %s --help\n", text, word, command);
+    fprintf(stderr, "headrace: %s '%s'; see headrace %s --help\n", text, word, command);
     return -1;
 }
 

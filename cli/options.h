@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads the options, sizes and times of the cache commands, and writes JSON texts. */
+/* Reads the options, sizes and times of commands, and writes JSON texts. */
 #ifndef HR_CLI_OPTIONS_H
 #define HR_CLI_OPTIONS_H
 
@@ -15,7 +15,8 @@ struct option {
 };
 
 /* Sorts the words of a command into options and others, which it moves to the beginning of `words`. "--option=value" is
- * understood, and all after "--" are others. Returns the number of others, or -1 after a message on stderr. */
+ * understood, and all after "--" are others. Returns the number of others, or -1 after a message on stderr. command:
+ * "cache ls". */
 int parse_options(const char *command, int count, char **words, const struct option *options, size_t option_count);
 
 /* Parses "40G" or a number of bytes, and "7d" or a number of seconds. Returns 0, or -1 after a message on stderr. */

@@ -28,8 +28,11 @@ PUBLIC |= {
     "frozen": "frozen",
     "board": "board",
     "image": "image",
+    "index": "source",
     "source": "source",
+    "tar": "source",
     "tokens": "source",
+    "lines": "source",
     "launch": "launch",
 }
 PUBLIC |= {"cache": "cache", "cache_files": "cache", "cache_samples": "cache", "cache_shared": "cache"}

@@ -13,9 +13,12 @@
 #include <headrace/error.h>
 #include <headrace/frozen.h>
 #include <headrace/image.h>
+#include <headrace/index.h>
+#include <headrace/lines.h>
 #include <headrace/loader.h>
 #include <headrace/sampler.h>
 #include <headrace/source.h>
+#include <headrace/tar.h>
 #include <headrace/tokens.h>
 #include <headrace/version.h>
 #include <headrace/visibility.h>

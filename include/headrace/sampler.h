@@ -14,10 +14,11 @@ extern "C" {
 /*
  * Orders of the samples of a dataset, and plans of batches.
  *
- * All functions are pure: they do no I/O and read no clock. Except for hr_plan_new they allocate nothing, and use no
- * memory but that of their arguments. The caller owns every struct and every array. The structs hold no resource, so
- * they need no destructor, and may be copied byte by byte; a plan is the exception, and hr_plan_free frees it.
- * Functions that take a pointer to const may run in several threads on the same struct.
+ * All functions are pure: they do no I/O and read no clock. Except for hr_plan_new and hr_mixture_new they allocate
+ * nothing, and use no memory but that of their arguments. The caller owns every struct and every array. The structs
+ * hold no resource, so they need no destructor, and may be copied byte by byte; plans and mixtures are the exception,
+ * and hr_plan_free and hr_mixture_free free them. Functions that take a pointer to const may run in several threads on
+ * the same struct.
  *
  * Sizes, positions and indices are int64_t from 0. A function that can fail returns -EINVAL for an argument that is out
  * of range, sets the message (headrace/error.h), and then changes no output.
@@ -48,18 +49,18 @@ HR_API int hr_mt19937_permute_int64(struct hr_mt19937 *generator, int64_t n, int
 
 /* ---- orders with random access ---- */
 
-/* The source of an order: nothing, a seed, or a table of the caller. */
-enum hr_order_kind { HR_ORDER_SEQUENTIAL, HR_ORDER_STREAM, HR_ORDER_INT32, HR_ORDER_INT64 };
+/* The source of an order: nothing, a seed, a table of the caller, or a mixture. */
+enum hr_order_kind { HR_ORDER_SEQUENTIAL, HR_ORDER_STREAM, HR_ORDER_INT32, HR_ORDER_INT64, HR_ORDER_MIXTURE };
 
 #define HR_STREAM_ROUNDS 6
 #define HR_STREAM_SMALL 4096 /* up to this n a stream order is a table */
 
-/* An order: a permutation of 0..n-1, which has the index order[p] at each position p. The functions below start it; the
- * fields are theirs. It takes about 8 KiB, whatever n is. */
+/* An order, which has the index order[p] at each position p: a permutation of 0..n-1, except for mixtures. The
+ * functions below start it; the fields are theirs. It takes about 8 KiB, whatever n is. */
 struct hr_order {
     int64_t n;
     uint32_t kind;                   /* enum hr_order_kind */
-    const void *table;               /* HR_ORDER_INT32 and HR_ORDER_INT64: borrowed; otherwise NULL */
+    const void *table;               /* HR_ORDER_INT32, HR_ORDER_INT64, HR_ORDER_MIXTURE: borrowed; otherwise NULL */
     uint64_t left, right;            /* HR_ORDER_STREAM: the sizes of the two halves of a position */
     uint64_t keys[HR_STREAM_ROUNDS]; /* HR_ORDER_STREAM, n above HR_STREAM_SMALL: one key per round */
     uint16_t small[HR_STREAM_SMALL]; /* HR_ORDER_STREAM, n up to HR_STREAM_SMALL: the order itself */
@@ -89,8 +90,8 @@ HR_API int hr_order_int64(int64_t n, const int64_t *table, struct hr_order *ret_
 /* Returns the index at a position. -EINVAL: the position is not in 0..n-1. */
 HR_API int64_t hr_order_at(const struct hr_order *order, int64_t position);
 
-/* Returns the position of an index: the inverse of hr_order_at. It takes constant time, except in a table, which is
- * searched. -EINVAL: the index is not in the order. */
+/* Returns the position of an index: the inverse of hr_order_at. It takes constant time, except in a table or a mixture,
+ * which are searched. -EINVAL: the index is not in the order. */
 HR_API int64_t hr_order_find(const struct hr_order *order, int64_t index);
 
 /*
@@ -100,6 +101,87 @@ HR_API int64_t hr_order_find(const struct hr_order *order, int64_t index);
  */
 HR_API int hr_order_fill(const struct hr_order *order, int64_t first, int64_t step, int64_t count,
                          int64_t *ret_indices);
+
+/* ---- mixtures of sources ---- */
+
+#define HR_MIXTURE_SOURCES_MAX 1024
+#define HR_MIXTURE_PERIOD_MAX 65536 /* the most that the shares of the sources add up to */
+#define HR_MIXTURE_RUN 64           /* positions that are shuffled together */
+
+/* A source of a mixture: its name, its number of samples, and how many of them come for those of other sources. The
+ * struct and the name are borrowed by hr_mixture_new during the call. */
+struct hr_mixture_source {
+    const char *name;
+    int64_t size;    /* 1 or more */
+    uint64_t weight; /* 1 or more */
+};
+
+/* The end of an epoch. HR_MIXTURE_FIRST: when a source was read once. HR_MIXTURE_ALL: when all were read at least once.
+ * HR_MIXTURE_LENGTH: after `length` samples. The first two are counted from the first position of epoch 0, and all
+ * epochs are equally long. */
+enum hr_mixture_until { HR_MIXTURE_FIRST, HR_MIXTURE_ALL, HR_MIXTURE_LENGTH };
+
+struct hr_mixture_settings {
+    enum hr_mixture_until until;
+    int64_t length; /* only for HR_MIXTURE_LENGTH; 1 or more */
+    uint64_t seed, epoch;
+};
+
+/* One epoch of a mixture. It allocates up to 256 KiB for a period, and 264 bytes for each source. */
+typedef struct hr_mixture hr_mixture;
+
+/*
+ * Mixes sources by their weights. *ret_mixture belongs to the caller, who calls hr_mixture_free.
+ *
+ * Shares: the weights divided by their common divisor, if these add up to HR_MIXTURE_PERIOD_MAX or less. Otherwise the
+ * nearest whole numbers that add up to it, at least 1 for each source (by largest remainders), and these divided by
+ * their common divisor. Their sum is the period.
+ *
+ * Walk: the source of each position, period after period. Up to any position, the number of samples of a source differs
+ * by at most 1 - 1 / (2k - 2) from its part, for k sources, which no other rule undercuts: R. Tijdeman, "The chairman
+ * assignment problem" (Discrete Mathematics 32, 1980). Epoch e has the positions of the walk from e * length on.
+ *
+ * Runs: HR_MIXTURE_RUN positions of an epoch at a time are shuffled, by seed and epoch, so that ranks that take every
+ * n-th position get all sources. So the bound holds at the ends of runs, and not between them.
+ *
+ * Samples: a source is read pass after pass, each in an order of its own, from seed, name and pass (the cipher of
+ * hr_order_stream, with 10 rounds for sources of up to 4,096 samples, and 16 up to 32). An epoch continues where the
+ * one before it ended.
+ *
+ * An index is that of the sample in the sources laid end to end. An epoch begins in some pass of a source; if it comes
+ * to the next pass, and to the one after that, the number of all samples is added once, twice, ... to the indices. So
+ * no index comes twice in an epoch. All of it depends on the arguments only, on any machine, and stays the same in
+ * later versions.
+ *
+ * -EINVAL: a name is NULL or comes twice, a size or a weight is less than 1, there are no sources or too many, or the
+ * positions of all epochs so far or the indices do not fit into 63 bits. -ENOMEM.
+ */
+HR_API int hr_mixture_new(const struct hr_mixture_source *sources, uint32_t count,
+                          const struct hr_mixture_settings *settings, hr_mixture **ret_mixture);
+
+/* Frees a mixture; NULL is allowed. Returns NULL. */
+HR_API hr_mixture *hr_mixture_free(hr_mixture *mixture);
+
+struct hr_mixture_epoch {
+    int64_t length, total; /* positions of an epoch; samples of all sources */
+    uint32_t period;       /* the sum of the shares */
+    uint32_t source_count;
+};
+
+/* share: positions of a period. before: samples of the source that earlier epochs have read; count: those of this one.
+ */
+struct hr_mixture_part {
+    uint32_t share;
+    int64_t before, count;
+};
+
+/* Describes a mixture and its sources, of which ret_parts has room for as many as hr_mixture_new was given; it may be
+ * NULL. */
+HR_API void hr_mixture_look(const hr_mixture *mixture, struct hr_mixture_epoch *ret_epoch,
+                            struct hr_mixture_part *ret_parts);
+
+/* The order of a mixture, which the caller keeps as long as the order is used. `n` of the order is the length. */
+HR_API void hr_order_mixture(const hr_mixture *mixture, struct hr_order *ret_order);
 
 /* ---- ranks ---- */
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headrace.frozen._freeze import freeze as freeze
     from headrace.frozen._freeze import open as open
     from headrace.frozen._thaw import thaw as thaw
+    from headrace.sampling._mixture import Mixture as Mixture
     from headrace.sampling._order import Order as Order
     from headrace.sampling._plan import Plan as Plan
     from headrace.sampling._state import StateError as StateError
@@ -38,6 +39,7 @@ __all__ = [
     "ForkWarning",
     "FrozenError",
     "Loader",
+    "Mixture",
     "Order",
     "Plan",
     "RanksDisagree",
@@ -63,6 +65,7 @@ _LATE = {
     "CacheError": "headrace._core",
     "ForkWarning": "headrace._base.exception_text",
     "Loader": "headrace._numpy.loader",
+    "Mixture": "headrace.sampling._mixture",
     "Order": "headrace.sampling._order",
     "Plan": "headrace.sampling._plan",
     "RanksDisagree": "headrace._ranks.disagreement",

@@ -49,6 +49,13 @@ int hr__file_look(const char *path, struct hr__file_info *ret_info) {
     return 0;
 }
 
+int hr__file_look_through(const char *path, struct hr__file_info *ret_info) {
+    struct stat info;
+    if (stat(path, &info) < 0) return -errno;
+    *ret_info = describe(&info);
+    return 0;
+}
+
 int hr__file_look_fd(int fd, struct hr__file_info *ret_info) {
     struct stat info;
     if (fstat(fd, &info) < 0) return -errno;

@@ -233,6 +233,31 @@ int hr__read_at(int fd, uint64_t offset, void *data, size_t bytes) {
     return 0;
 }
 
+/* Takes `read` bytes off the places. Returns how many places are done. */
+static size_t skip_places(struct hr__read_part *places, size_t count, size_t read) {
+    size_t done = 0;
+    while (done < count && read >= places[done].bytes) read -= places[done++].bytes;
+    if (done < count) {
+        places[done].data = (char *)places[done].data + read;
+        places[done].bytes -= read;
+    }
+    return done;
+}
+
+int hr__read_parts(int fd, uint64_t offset, struct hr__read_part *places, size_t count) {
+    size_t done = skip_places(places, count, 0);
+    while (done < count) {
+        struct iovec parts[HR__READ_PARTS_MOST];
+        for (size_t i = done; i < count; i++) parts[i - done] = (struct iovec){places[i].data, places[i].bytes};
+        ssize_t n = preadv(fd, parts, (int)(count - done), (off_t)offset);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return n < 0 ? -errno : -EIO;
+        offset += (uint64_t)n;
+        done += skip_places(places + done, count - done, (size_t)n);
+    }
+    return 0;
+}
+
 int hr__read_now(int fd, uint64_t offset, void *data, size_t bytes) {
 #ifdef SYS_preadv2
     enum { NOWAIT = 8 };                /* RWF_NOWAIT, since Linux 4.14 */

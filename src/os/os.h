@@ -56,6 +56,14 @@ void hr__keep_size(int fd);
 void hr__keep_at_least(int fd); /* it may still grow, so that a mapping of it stays valid */
 /* Read and write all of `bytes` bytes at an offset. -EIO: the file is shorter. */
 int hr__read_at(int fd, uint64_t offset, void *data, size_t bytes);
+/* Reads a part of a file to several places in memory, which follow each other in the file, at most HR__READ_PARTS_MOST.
+ * Changes `places`. -EIO: the file is shorter. */
+enum { HR__READ_PARTS_MOST = 64 };
+struct hr__read_part {
+    void *data;
+    size_t bytes;
+};
+int hr__read_parts(int fd, uint64_t offset, struct hr__read_part *places, size_t count);
 /* Reads all of `bytes` bytes if they are in memory. -EAGAIN: they are not, or it cannot be known. */
 int hr__read_now(int fd, uint64_t offset, void *data, size_t bytes);
 int hr__write_at(int fd, uint64_t offset, const void *data, size_t bytes); /* -EFBIG as hr__file_cut */
@@ -327,7 +335,8 @@ struct hr__file_info {
     uint32_t user, mode;      /* mode: the permission bits */
     bool is_folder, is_regular, is_link;
 };
-int hr__file_look(const char *path, struct hr__file_info *ret_info); /* a symbolic link is not followed */
+int hr__file_look(const char *path, struct hr__file_info *ret_info);         /* a symbolic link is not followed */
+int hr__file_look_through(const char *path, struct hr__file_info *ret_info); /* it is followed */
 int hr__file_look_fd(int fd, struct hr__file_info *ret_info);
 int hr__file_make(const char *path, int *ret_fd);         /* a new file, to read and write, mode 0600. -EEXIST */
 int hr__file_open_or_make(const char *path, int *ret_fd); /* to read and write, mode 0600. -ELOOP: a symbolic link */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Orders with random access: sequential, stream or a table. */
+/* Orders with random access: sequential, stream, a table or a mixture. */
 #include "check.h"
+#include "mixture.h"
 #include "stream.h"
 
 #include <errno.h>
@@ -33,6 +34,10 @@ int hr_order_stream(int64_t n, uint64_t seed, uint64_t epoch, struct hr_order *r
     return r;
 }
 
+void hr_order_mixture(const hr_mixture *mixture, struct hr_order *ret_order) {
+    start(ret_order, mixture->length, HR_ORDER_MIXTURE, mixture);
+}
+
 static bool is_small(const struct hr_order *order) {
     return order->kind == HR_ORDER_STREAM && order->n <= HR_STREAM_SMALL;
 }
@@ -41,6 +46,7 @@ static int64_t look(const struct hr_order *order, int64_t position) {
     if (order->kind == HR_ORDER_INT32) return ((const int32_t *)order->table)[position];
     if (order->kind == HR_ORDER_INT64) return ((const int64_t *)order->table)[position];
     if (order->kind == HR_ORDER_SEQUENTIAL) return position;
+    if (order->kind == HR_ORDER_MIXTURE) return hr__mixture_at(order->table, position);
     return is_small(order) ? order->small[position] : (int64_t)hr__stream_at(order, (uint64_t)position);
 }
 
@@ -56,13 +62,13 @@ int64_t hr_order_at(const struct hr_order *order, int64_t position) {
 }
 
 int64_t hr_order_find(const struct hr_order *order, int64_t index) {
-    int r = check_number(order, "index", index);
+    int r = order->kind == HR_ORDER_MIXTURE ? 0 : check_number(order, "index", index);
     if (r < 0) return r;
     if (order->kind == HR_ORDER_SEQUENTIAL) return index;
     if (order->kind == HR_ORDER_STREAM && !is_small(order)) return (int64_t)hr__stream_find(order, (uint64_t)index);
     for (int64_t position = 0; position < order->n; position++)
         if (look(order, position) == index) return position;
-    return hr__fail(-EINVAL, "sampler: index %lld is not in the table of an order of %lld samples", (long long)index,
+    return hr__fail(-EINVAL, "sampler: index %lld is not in an order of %lld samples", (long long)index,
                     (long long)order->n);
 }
 
@@ -80,6 +86,10 @@ int hr_order_fill(const struct hr_order *order, int64_t first, int64_t step, int
     uint64_t n = (uint64_t)order->n, position = (uint64_t)first, forward = positive_step(step, order->n);
     if (order->kind == HR_ORDER_STREAM && !is_small(order)) {
         hr__stream_fill(order, position, forward, count, ret_indices);
+        return 0;
+    }
+    if (order->kind == HR_ORDER_MIXTURE) {
+        hr__mixture_fill(order->table, position, forward, count, ret_indices);
         return 0;
     }
     for (int64_t i = 0; i < count; i++) {

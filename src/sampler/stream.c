@@ -2,42 +2,27 @@
 /* Stream orders: a keyed bijection, its inverse, and several positions at a time. */
 #include "stream.h"
 
-#include "random.h"
+#include "feistel.h"
 
 /* The results are part of saved states: a change of this file that changes them needs another kind of order. */
 
-/* A position or an index is left + order->left * right. */
-struct halves {
-    uint64_t left, right;
-};
-
-static inline struct halves split(const struct hr_order *order, uint64_t number) {
-    return (struct halves){number % order->left, number / order->left};
+static inline struct hr__halves split(const struct hr_order *order, uint64_t number) {
+    return (struct hr__halves){number % order->left, number / order->left};
 }
 
-static inline uint64_t join(const struct hr_order *order, struct halves halves) {
+static inline uint64_t join(const struct hr_order *order, struct hr__halves halves) {
     return halves.left + order->left * halves.right;
-}
-
-static inline uint64_t add(uint64_t a, uint64_t b, uint64_t modulus) {
-    uint64_t sum = a + b;
-    return sum >= modulus ? sum - modulus : sum;
 }
 
 static inline uint64_t subtract(uint64_t a, uint64_t b, uint64_t modulus) {
     return a >= b ? a - b : a + modulus - b;
 }
 
-static inline struct halves encrypt(const struct hr_order *order, struct halves at) {
-    const uint64_t *keys = order->keys;
-    for (int i = 0; i < HR_STREAM_ROUNDS; i += 2) {
-        at.left = add(at.left, hr__scale(hr__mix(at.right ^ keys[i]), order->left), order->left);
-        at.right = add(at.right, hr__scale(hr__mix(at.left ^ keys[i + 1]), order->right), order->right);
-    }
-    return at;
+static inline struct hr__halves encrypt(const struct hr_order *order, struct hr__halves at) {
+    return hr__feistel(order->left, order->right, order->keys, HR_STREAM_ROUNDS, at);
 }
 
-static inline struct halves decrypt(const struct hr_order *order, struct halves at) {
+static inline struct hr__halves decrypt(const struct hr_order *order, struct hr__halves at) {
     const uint64_t *keys = order->keys;
     for (int i = HR_STREAM_ROUNDS - 2; i >= 0; i -= 2) {
         at.right = subtract(at.right, hr__scale(hr__mix(at.left ^ keys[i + 1]), order->right), order->right);
@@ -47,7 +32,7 @@ static inline struct halves decrypt(const struct hr_order *order, struct halves 
 }
 
 /* The walk ends: it follows a cycle of a permutation, and the cycle has the number below n that it started from. */
-static inline uint64_t walk(const struct hr_order *order, struct halves at) {
+static inline uint64_t walk(const struct hr_order *order, struct hr__halves at) {
     uint64_t found;
     do {
         at = encrypt(order, at);
@@ -61,42 +46,43 @@ uint64_t hr__stream_at(const struct hr_order *order, uint64_t position) {
 }
 
 uint64_t hr__stream_find(const struct hr_order *order, uint64_t index) {
-    struct halves at = split(order, index);
+    struct hr__halves at = split(order, index);
     do at = decrypt(order, at);
     while (join(order, at) >= (uint64_t)order->n);
     return join(order, at);
 }
 
 /* Adds halves to halves with a carry, because a division for each position would take as long as the rounds. */
-static inline struct halves advance(const struct hr_order *order, struct halves at, struct halves step) {
+static inline struct hr__halves advance(const struct hr_order *order, struct hr__halves at, struct hr__halves step) {
     uint64_t left = at.left + step.left;
     uint64_t carry = left >= order->left;
-    return (struct halves){carry ? left - order->left : left, at.right + step.right + carry};
+    return (struct hr__halves){carry ? left - order->left : left, at.right + step.right + carry};
 }
 
-static inline struct halves retreat(const struct hr_order *order, struct halves at, struct halves step) {
+static inline struct hr__halves retreat(const struct hr_order *order, struct hr__halves at, struct hr__halves step) {
     uint64_t borrow = at.left < step.left;
-    return (struct halves){borrow ? at.left + order->left - step.left : at.left - step.left,
-                           at.right - step.right - borrow};
+    return (struct hr__halves){borrow ? at.left + order->left - step.left : at.left - step.left,
+                               at.right - step.right - borrow};
 }
 
 /* Encrypts several positions in turn, round by round: the rounds of one depend on each other, and the processor would
  * wait for each of them. */
 enum { LANES = 8 };
 
-static inline void encrypt_lanes(const struct hr_order *order, struct halves *at) {
+static inline void encrypt_lanes(const struct hr_order *order, struct hr__halves *at) {
     uint64_t left = order->left, right = order->right;
     for (int i = 0; i < HR_STREAM_ROUNDS; i += 2) {
         uint64_t key = order->keys[i], next = order->keys[i + 1];
-        for (int k = 0; k < LANES; k++) at[k].left = add(at[k].left, hr__scale(hr__mix(at[k].right ^ key), left), left);
         for (int k = 0; k < LANES; k++)
-            at[k].right = add(at[k].right, hr__scale(hr__mix(at[k].left ^ next), right), right);
+            at[k].left = hr__add_modulo(at[k].left, hr__scale(hr__mix(at[k].right ^ key), left), left);
+        for (int k = 0; k < LANES; k++)
+            at[k].right = hr__add_modulo(at[k].right, hr__scale(hr__mix(at[k].left ^ next), right), right);
     }
 }
 
 void hr__stream_fill(const struct hr_order *order, uint64_t first, uint64_t step, int64_t count, int64_t *ret_indices) {
     uint64_t n = (uint64_t)order->n, position = first;
-    struct halves at = split(order, first), forward = split(order, step), around = split(order, n), lanes[LANES];
+    struct hr__halves at = split(order, first), forward = split(order, step), around = split(order, n), lanes[LANES];
     for (int64_t i = 0; i < count; i += LANES) {
         for (int k = 0; k < LANES; k++) {
             lanes[k] = at;
@@ -124,22 +110,13 @@ static void fill_small(struct hr_order *order, uint64_t state) {
     }
 }
 
-static uint64_t root_rounded_up(uint64_t n) {
-    uint64_t root = 0;
-    for (int bit = 31; bit >= 0; bit--) {
-        uint64_t larger = root | UINT64_C(1) << bit;
-        if (larger * larger < n) root = larger;
-    }
-    return root + 1;
-}
-
 void hr__stream_start(struct hr_order *order, uint64_t seed, uint64_t epoch) {
     uint64_t n = (uint64_t)order->n, state = hr__mixed_seed(seed, epoch);
     if (n <= HR_STREAM_SMALL) {
         fill_small(order, state);
         return;
     }
-    order->left = root_rounded_up(n);
-    order->right = (n - 1) / order->left + 1;
+    order->left = hr__feistel_left(n);
+    order->right = hr__feistel_right(n, order->left);
     for (int i = 0; i < HR_STREAM_ROUNDS; i++) order->keys[i] = hr__random_next(&state);
 }

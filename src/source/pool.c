@@ -152,6 +152,14 @@ static int take_checked(struct hr__pool *pool, struct hr__pool_file *file) {
 
 /* ---- reading ---- */
 
+static int cannot_read(const struct hr__pool_file *file, uint64_t at, uint64_t bytes, int code) {
+    return hr__fail(code,
+                    "source: cannot read %" PRIu64 " bytes at offset %" PRIu64
+                    " of %s: %s. Look at the file system and the "
+                    "disk, and open the source again",
+                    bytes, at, file->path, hr_error_text(code));
+}
+
 int hr__pool_read(struct hr__pool *pool, uint32_t number, uint64_t at, void *data, size_t bytes) {
     struct hr__pool_file *file = &pool->files[number];
     int fd = take_checked(pool, file);
@@ -159,11 +167,20 @@ int hr__pool_read(struct hr__pool *pool, uint32_t number, uint64_t at, void *dat
     int r = hr__fail_at("source_read");
     if (r == 0) r = hr__read_at(fd, at, data, bytes);
     give_back(file);
-    if (r == 0) return 0;
-    return hr__fail(r,
-                    "source: cannot read %zu bytes at offset %" PRIu64 " of %s: %s. Look at the file system and the "
-                    "disk, and open the source again",
-                    bytes, at, file->path, hr_error_text(r));
+    return r < 0 ? cannot_read(file, at, bytes, r) : 0;
+}
+
+int hr__pool_read_parts(struct hr__pool *pool, uint32_t number, uint64_t at, struct hr__read_part *places,
+                        size_t count) {
+    struct hr__pool_file *file = &pool->files[number];
+    int fd = take_checked(pool, file);
+    if (fd < 0) return hr__fail_more(fd, "source: wanted what is at offset %" PRIu64, at);
+    int r = hr__fail_at("source_read");
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < count; i++) bytes += places[i].bytes;
+    if (r == 0) r = hr__read_parts(fd, at, places, count);
+    give_back(file);
+    return r < 0 ? cannot_read(file, at, bytes, r) : 0;
 }
 
 int hr__pool_read_now(struct hr__pool *pool, uint32_t number, uint64_t at, void *data, size_t bytes) {
@@ -227,6 +244,17 @@ static int grow(struct hr__pool *pool) {
     if (!files) return -ENOMEM;
     pool->files = files;
     pool->room = room;
+    return 0;
+}
+
+int hr__pool_add_known(struct hr__pool *pool, const char *path, const struct hr__file_info *info,
+                       uint32_t *ret_number) {
+    struct hr__pool_file file = {.first = *info};
+    int r = grow(pool);
+    if (r == 0) r = make_absolute(path, &file.path);
+    if (r < 0) return r;
+    *ret_number = pool->count;
+    pool->files[pool->count++] = file;
     return 0;
 }
 

@@ -34,9 +34,17 @@ struct hr__pool *hr__pool_free(struct hr__pool *pool); /* closes all files; NULL
  */
 int hr__pool_add(struct hr__pool *pool, const char *path, uint32_t *ret_number);
 
+/* Adds a file that is not opened before it is read, as hr__file_look_through has seen it. The path is absolute, or is
+ * taken from the working directory of now. */
+int hr__pool_add_known(struct hr__pool *pool, const char *path, const struct hr__file_info *info, uint32_t *ret_number);
+
 /* Reads all of `bytes` bytes. -ESTALE: the file was changed or replaced since it was added. Other negative errnos. With
  * a message that names file, offset, and what to do. */
 int hr__pool_read(struct hr__pool *pool, uint32_t number, uint64_t at, void *data, size_t bytes);
+
+/* The same, to several places: see hr__read_parts. */
+int hr__pool_read_parts(struct hr__pool *pool, uint32_t number, uint64_t at, struct hr__read_part *places,
+                        size_t count);
 
 /* The same, if no disk is needed for it. -EAGAIN: it is, or the file cannot be read now for another reason; there is no
  * message. */

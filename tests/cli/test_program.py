@@ -57,7 +57,7 @@ def test_an_unknown_word_is_named_with_what_exists(arguments: list[str], named: 
     assert result.stdout == ""
     assert (
         result.stderr
-        == f"headrace: {named}; there is --version, --help, cache, completion, doctor, exec, help, replay, run\n"
+        == f"headrace: {named}; there is --version, --help, cache, completion, doctor, exec, help, index, replay, run\n"
     )
 
 

@@ -14,6 +14,7 @@
 #include <headrace/face/error.h>
 #include <headrace/face/frozen.h>
 #include <headrace/face/image.h>
+#include <headrace/face/index.h>
 #include <headrace/face/launch.h>
 #include <headrace/face/machine.h>
 #include <headrace/face/sampler.h>

@@ -29,6 +29,7 @@ from headrace._cache.tables import Handle
 from headrace._loader.samples import checks, deferred
 from headrace._loader.samples.compare import difference
 from headrace._loader.samples.kept_generators import Own
+from headrace._loader.samples.mixed import is_mixed
 from headrace._loader.samples.prepared import PreparedDataset
 from headrace._loader.start import pickling
 
@@ -172,7 +173,7 @@ class CachedSamples(PreparedDataset):
 
     def _number_of(self, index: Any) -> int | None:
         """Returns an index from 0 to the length as an int, or None if the samples of such an index are not cached: a
-        negative one may have a meaning of its own."""
+        negative one may have a meaning of its own. In a mixture, those of later passes are samples of the first one."""
         if type(index) is not int:
             if isinstance(index, (bool, str)) or not lookup.has_special(index, "__index__"):
                 return None
@@ -180,6 +181,8 @@ class CachedSamples(PreparedDataset):
                 index = operator.index(index)
             except TypeError:
                 return None
+        if index >= self._count and is_mixed(self.dataset):
+            index %= self._count
         return index if 0 <= index < self._count else None
 
     def _maker_of(self, index: Any) -> Callable[[int], Any]:

@@ -23,7 +23,8 @@ from headrace.sampling._epoch_indices import (
     hash_of,
     warn_of_other_epoch,
 )
-from headrace.sampling._known import ShuffledIndices, order_indices, range_indices
+from headrace.sampling._known import ShuffledIndices, mixture_indices, order_indices, range_indices
+from headrace.sampling._mixture import Mixture
 from headrace.sampling._next_start import NextStart
 from headrace.sampling._order import Order
 from headrace.sampling._plan import Plan
@@ -112,6 +113,8 @@ def _indices_of(loader: Loader) -> EpochIndices:
         if loader.shuffle:
             return ShuffledIndices(n, loader.seed, loader._position.number, batch_size, loader.drop_last)
         return range_indices("shuffle=False", n, batch_size, loader.drop_last)
+    if type(sampler) is Mixture:
+        return mixture_indices(sampler, batch_size, loader.drop_last)
     if type(sampler) is Order:
         return order_indices(sampler, batch_size, loader.drop_last)
     if type(sampler) is range and sampler == range(len(sampler)):

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from headrace.sampling._epoch_indices import Dealt, Drawn, EpochIndices, WholeOrder, count_batches
-from headrace.sampling._state import Segment
+from headrace.sampling._epoch_indices import Dealt, Drawn, EpochIndices, WholeOrder, check_same_order, count_batches
+from headrace.sampling._state import OrderChangedError, Segment, State
 
 
 def segment_of(batch_size: int, drop_last: bool, world: int = 1, tail: str = "pad") -> Segment:
@@ -38,18 +38,49 @@ class RepeatedIndices(EpochIndices):
         return count_batches((self.n or 0) - position, self.segment.batch, self.segment.drop_last)
 
 
-def order_indices(order: Any, batch_size: int, drop_last: bool) -> EpochIndices:
-    """Returns the EpochIndices of a headrace.Order. A slice order[r::w] is the part of rank r of w."""
+def _indices_of_slice(
+    order: Any, identity: dict[str, Any], batch_size: int, drop_last: bool, kind: type[WholeOrder]
+) -> EpochIndices:
+    """Returns the EpochIndices of an IndexSequence. A slice order[r::w] is the part of rank r of w."""
     positions = order._positions
     world, rank = (positions.step, positions.start) if len(positions) > 1 else (1, 0)
     if not 0 <= rank < world or positions != range(order.n)[rank::world]:
         world, rank = 1, 0
-    identity = {"kind": f"Order({order.kind})", "n": order.n, "seed": order.seed, "epoch": order.epoch}
     whole = order._with(range(order.n))  # a copy, because set_epoch changes an order
     if world == 1 and positions != range(order.n):
         return RepeatedIndices(order, {**identity, "slice": repr(positions)}, batch_size, drop_last)
     segment = segment_of(batch_size, drop_last, world, "slice" if world > 1 else "pad")
-    return WholeOrder(whole, identity, order.n, segment, rank, batch_size)
+    return kind(whole, identity, order.n, segment, rank, batch_size)
+
+
+def order_indices(order: Any, batch_size: int, drop_last: bool) -> EpochIndices:
+    """Returns the EpochIndices of a headrace.Order, or of a slice of one."""
+    identity = {"kind": f"Order({order.kind})", "n": order.n, "seed": order.seed, "epoch": order.epoch}
+    return _indices_of_slice(order, identity, batch_size, drop_last, WholeOrder)
+
+
+class _MixtureOrder(WholeOrder):
+    """The order of a headrace.Mixture, in which no index comes twice."""
+
+    def draw_numbers(self, position: int, step: int) -> Sequence[int] | None:
+        return ()  # each is drawn for the first time
+
+    def check_order(self, state: State) -> None:
+        theirs, ours = state.order, self.order
+        check_same_order(state, {**ours, "sources": theirs.get("sources", ours["sources"])})
+        if theirs["n"] != ours["n"] or theirs.get("sources") != ours["sources"]:
+            raise OrderChangedError(
+                f"headrace: this state was taken with a Mixture of {theirs['n']:,} samples an epoch, of the sources "
+                f"{theirs.get('sources')}, and now it has {ours['n']:,} of {ours['sources']} (each with its number of "
+                "samples and its share); make it as it was, or use on_changed='next_epoch' to leave the rest of the "
+                "epoch out"
+            )
+
+
+def mixture_indices(mix: Any, batch_size: int, drop_last: bool) -> EpochIndices:
+    """Returns the EpochIndices of a headrace.Mixture, or of a slice of one."""
+    identity = {"kind": "Mixture", "n": mix.n, "seed": mix.seed, "epoch": mix.epoch, "sources": mix.describe_sources()}
+    return _indices_of_slice(mix, identity, batch_size, drop_last, _MixtureOrder)
 
 
 class _RangeIndices(Dealt):

@@ -5,25 +5,19 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import Callable
+from typing import Any
 
 from headrace import _core
-
-if TYPE_CHECKING:
-    import numpy as np
-    from typing_extensions import Self
-
-_LEAST, _END = -(2**63), 2**64  # torch.Generator.manual_seed takes these numbers; negative ones wrap to 64 bits
-_MASK = _END - 1
+from headrace.sampling._index_sequence import END, LEAST, MASK, IndexSequence
 
 
 def _make_stream(n: int, seed: int, epoch: int) -> _core.Order:
-    return _core.Order.stream(n, seed & _MASK, epoch & _MASK)
+    return _core.Order.stream(n, seed & MASK, epoch & MASK)
 
 
 def _make_torch(n: int, seed: int, epoch: int) -> _core.Order:
-    return _core.Order.torch(n, (seed + epoch) & _MASK)
+    return _core.Order.torch(n, (seed + epoch) & MASK)
 
 
 def _make_sequential(n: int, seed: int, epoch: int) -> _core.Order:
@@ -79,14 +73,14 @@ def _check_number(name: str, value: Any) -> int:
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"Order: {name} should be an int, but got {value!r}") from None
-    if not _LEAST <= number < _END:
+    if not LEAST <= number < END:
         raise ValueError(f"Order: {name} should fit into 64 bits (-2**63 to 2**64 - 1), but got {number}")
     return number
 
 
 def _check_numbers(seed: Any, epoch: Any) -> tuple[int, int]:
     seed, epoch = _check_number("seed", seed), _check_number("epoch", epoch)
-    if not _LEAST <= seed + epoch < _END:
+    if not LEAST <= seed + epoch < END:
         raise ValueError(
             f"Order: seed + epoch should fit into 64 bits (-2**63 to 2**64 - 1), but seed={seed} and epoch={epoch} "
             f"give {seed + epoch}; choose a smaller seed"
@@ -102,7 +96,7 @@ def _whole_number(value: object) -> int | None:
         return int(value) if isinstance(value, float) and value.is_integer() else None
 
 
-class Order(Sequence[int]):
+class Order(IndexSequence):
     """An order of n samples: a sequence that has each index from 0 to n - 1 once, for use as a sampler.
 
     `order[i]` is an int, and a slice is an Order too, which computes nothing until it is read:
@@ -119,9 +113,8 @@ class Order(Sequence[int]):
     only, so it is the same on each rank. Raises TypeError and ValueError for arguments that are out of range.
     """
 
-    __slots__ = ("__weakref__", "_positions", "_whole")
+    __slots__ = ()
     _whole: _Whole
-    _positions: range
 
     def __init__(self, n: int, *, kind: str = "stream", seed: int = 0, epoch: int = 0) -> None:
         size, kind = _check_size(n), _check_kind(kind)
@@ -155,45 +148,6 @@ class Order(Sequence[int]):
         if epoch != self.epoch:
             self._whole = _Whole(self.n, self.kind, seed, epoch)
 
-    def with_epoch(self, epoch: int) -> Self:
-        """Returns the order, or slice, of another epoch."""
-        other = self._with(self._positions)
-        other.set_epoch(epoch)
-        return other
-
-    def _with(self, positions: range) -> Self:
-        other = type(self).__new__(type(self))
-        other._whole = self._whole
-        other._positions = positions
-        return other
-
-    def __len__(self) -> int:
-        return len(self._positions)
-
-    @overload
-    def __getitem__(self, key: int, /) -> int: ...
-    @overload
-    def __getitem__(self, key: slice, /) -> Self: ...
-    def __getitem__(self, key: int | slice, /) -> int | Self:
-        if isinstance(key, slice):
-            return self._with(self._positions[key])
-        try:
-            position = self._positions[key]
-        except IndexError:
-            raise IndexError(f"Order: position {key} is out of range, there are {len(self)} samples") from None
-        except TypeError:
-            raise TypeError(f"Order: positions should be ints or slices, but got {key!r}") from None
-        return self._whole.get().at(position)
-
-    def __iter__(self) -> Iterator[int]:
-        positions = self._positions
-        if not positions:
-            return iter(())
-        return self._whole.get().iterate(positions.start, positions.step, len(positions))
-
-    def __reversed__(self) -> Iterator[int]:
-        return iter(self[::-1])
-
     def _position_of(self, value: object) -> int | None:
         """Returns the place of an index in this order or slice, or None if it is not there."""
         index = _whole_number(value)
@@ -222,33 +176,9 @@ class Order(Sequence[int]):
         """Returns 1 if an index is in the order, otherwise 0."""
         return int(value in self)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        """Returns the indices as a new numpy array, int64 unless another dtype is asked for."""
-        import numpy as np
-
-        if copy is False:
-            raise ValueError("Order: the indices are computed, so an array of them is always new; leave out copy=False")
-        array = np.empty(len(self), np.int64)
-        if len(self):
-            self._whole.get().fill(self._positions.start, self._positions.step, array)
-        return array if dtype is None else array.astype(dtype, copy=False)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Order):
-            return NotImplemented
-        return self._whole.key() == other._whole.key() and self._positions == other._positions
-
-    __hash__ = None  # type: ignore[assignment] # set_epoch changes it
-
     def __repr__(self) -> str:
         text = f"headrace.Order({self.n}, kind={self.kind!r}, seed={self.seed}, epoch={self.epoch})"
-        start, stop, step = self._positions.start, self._positions.stop, self._positions.step
-        if self._positions == range(self.n):
-            return text
-        if not self._positions:
-            return f"{text}[0:0]"
-        end = "" if stop < 0 else stop
-        return f"{text}[{start}:{end}]" if step == 1 else f"{text}[{start}:{end}:{step}]"
+        return text + self._describe_slice(self.n)
 
     def __getstate__(self) -> tuple[Any, ...]:
         return (*self._whole.key(), self._positions)

@@ -61,9 +61,9 @@ class Plan:
             100, 24 of lengths up to 220, and 16 of any length. The lengths rise, and the batch sizes do not.
         pack: the capacity of a row: a batch is a row of samples laid end to end, which is filled as well as possible.
         order: None: all samples, shuffled in each epoch. An array or list of indices: these samples, shuffled. A
-            headrace.Order: its order. A sampler (an object with __iter__ and without __getitem__): what it gives in
-            each epoch; random numbers are seeded by seed and epoch while it draws. The state of a loader contains that
-            of the sampler: its generators, and its own if it has state_dict and load_state_dict.
+            headrace.Order or a Mixture: its order. A sampler (an object with __iter__ and without __getitem__): what it
+            gives in each epoch; random numbers are seeded by seed and epoch while it draws. The state of a loader
+            contains that of the sampler: its generators, and its own if it has state_dict and load_state_dict.
         cost_linear, cost_quadratic: a sample of length L costs cost_linear * L + cost_quadratic * L**2. The costs of
             the ranks are balanced within each step.
         window: so many samples of the order, or of a bucket, are sorted by length together. None: 2,500 for each batch
@@ -219,7 +219,7 @@ class Plan:
             order = self._order.samples(epoch)
             if not self._order.is_constant:
                 self._check_oversized(order)
-            self._samples = Samples(order, self._lengths[order], self.seed, epoch)
+            self._samples = Samples(order, self._lengths[self._order.numbers(order)], self.seed, epoch)
         return self._samples
 
     def _whole(self) -> Rest:

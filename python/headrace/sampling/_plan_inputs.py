@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._base import lookup
 from headrace._loader.samples import random_numbers
 from headrace.sampling import _sampler_state
+from headrace.sampling._mixture import Mixture
 from headrace.sampling._order import Order
 from headrace.sampling._state import StateError
 
@@ -83,6 +84,10 @@ class EpochOrder:
 
         return np.asarray(Order(self._n, seed=self._seed, epoch=epoch))
 
+    def numbers(self, samples: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Returns the numbers of samples in the dataset, by which their lengths are looked up."""
+        return samples
+
     def describe(self) -> str:
         """Returns what the order is made from, apart from seed and epoch."""
         return "all samples"
@@ -112,7 +117,7 @@ class EpochOrder:
 class _OfOrder(EpochOrder):
     """A headrace.Order, or a slice of one."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Order | Mixture) -> None:
         self._order = order[:]
         self.is_constant = len(self._order) == order.n
 
@@ -131,6 +136,25 @@ class _OfOrder(EpochOrder):
 
     def describe(self) -> str:
         return repr(self._order.with_epoch(0))
+
+
+class _OfMixture(_OfOrder):
+    """A headrace.Mixture, or a slice of one. All samples may come in some epoch, whatever the weights are."""
+
+    def __init__(self, mix: Mixture, n: int) -> None:
+        super().__init__(mix)
+        self.is_constant = True
+        self._count = n
+
+    def of_first(self, n: int) -> EpochOrder | None:
+        return None
+
+    def constant(self) -> np.ndarray[Any, Any] | None:
+        return None
+
+    def numbers(self, samples: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        found: np.ndarray[Any, Any] = samples % self._count
+        return found
 
 
 class _OfSubset(EpochOrder):
@@ -247,6 +271,13 @@ def order_of(given: Any, n: int, seed: int) -> EpochOrder:
 
     if given is None:
         return EpochOrder(n, seed)
+    if isinstance(given, Mixture):
+        if len(given.dataset) != n:
+            raise ValueError(
+                f"Plan: order is a Mixture of {len(given.dataset):,} samples, but lengths are given for {n:,}; give "
+                "Plan(mix.lengths, order=mix)"
+            )
+        return _OfMixture(given, n)
     if isinstance(given, Order):
         if given.n > n:
             raise ValueError(f"Plan: order is of {given.n:,} samples, but lengths are given for {n:,}")
@@ -267,6 +298,6 @@ def order_of(given: Any, n: int, seed: int) -> EpochOrder:
     if lookup.has_special(given, "__iter__") and not lookup.has_special(given, "__next__"):
         return _OfSampler(given, n, seed)
     raise TypeError(
-        f"Plan: order should be a headrace.Order, indices of samples (an array or a list), or a sampler, but got a "
-        f"{type(given).__name__}"
+        "Plan: order should be a headrace.Order, a Mixture, indices of samples (an array or a list), or a sampler, but "
+        f"got a {type(given).__name__}"
     )

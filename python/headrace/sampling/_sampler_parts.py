@@ -72,7 +72,7 @@ class SamplerParts:
         if level < _LEVELS and not _holds_data(value, level):
             if level and lookup.has_special(value, "__next__"):
                 self.iterators[path] = id(value)
-            if not is_inside and lookup.has_state(value) and lookup.has_special(value, "__iter__"):
+            if not is_inside and _has_state(value):
                 self.stateful[path] = value
                 is_inside = True
             for name, part in _parts_of(value):
@@ -100,6 +100,13 @@ class SamplerParts:
 
 
 _UNKNOWN = "unknown"
+
+
+def _has_state(value: Any) -> bool:
+    """Returns True for a sampler with a state that its order depends on. That of a headrace.Mixture comes from its
+    settings and from set_epoch."""
+    is_mixture = type(value).__module__ == "headrace.sampling._mixture"
+    return not is_mixture and lookup.has_state(value) and lookup.has_special(value, "__iter__")
 
 
 class _Entries(int):

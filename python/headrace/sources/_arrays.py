@@ -44,10 +44,15 @@ class Arrays(Source):
         values = [_row_of(one, index) for one in self._arrays]
         return tuple(values) if self._names is None else dict(zip(self._names, values, strict=True))
 
-    def _columns(self) -> Any:
+    def arrays(self) -> tuple[tuple[Any, ...], tuple[str, ...] | None] | None:
+        """See RowSource.arrays."""
         if any(_is_tensor(one) and any(getattr(one, "names", ())) for one in self._arrays):
             return None
-        return self._make_columns(tuple((one,) for one in self._arrays), self._names)
+        return tuple(self._arrays), self._names
+
+    def _columns(self) -> Any:
+        found = self.arrays()
+        return None if found is None else self._make_columns(tuple((one,) for one in found[0]), found[1])
 
     def where(self, index: int) -> str:
         """Returns the array and the row of a sample."""

@@ -19,6 +19,7 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset
 from headrace import _core
 from headrace._base import lookup
 from headrace._loader.samples import rows as sample_rows
+from headrace._loader.samples.mixed import MixedDataset, is_mixed
 from headrace._tensors import extension
 from headrace.torch import _default_collate, _internals
 
@@ -174,7 +175,29 @@ class _Chain(_Plain):
         return row if firsts[number] <= row < firsts[number + 1] else None
 
 
+class _Mixed(_Chain):
+    """The dataset of a headrace.Mixture. It has the attributes of a ConcatDataset."""
+
+    def is_plain(self) -> bool:
+        datasets = self.dataset.datasets
+        is_same = type(datasets) is list and list(map(id, datasets)) == [id(one.dataset) for one in self._inner]
+        return is_same and is_mixed(self.dataset) and all(one.is_plain() for one in self._inner)
+
+    def resolve(self, indices: list[int]) -> list[Any] | None:
+        if set(map(type, indices)) != {int} or min(indices) < 0:
+            return None
+        count = len(self.dataset)
+        return super().resolve([index % count for index in indices])
+
+
+def _mixed_node_of(dataset: MixedDataset) -> _Node | None:
+    nodes = [_node_of(one) for one in dataset.datasets]
+    return None if None in nodes else _Mixed(dataset, nodes)  # type: ignore[arg-type]
+
+
 def _node_of(dataset: Any) -> _Node | None:
+    if is_mixed(dataset):
+        return _mixed_node_of(dataset)
     if type(dataset) is TensorDataset:
         return _Leaf(dataset)
     if type(dataset) is Subset:

@@ -29,7 +29,7 @@ from headrace.sampling._epoch_indices import (
     hash_of,
     part_of,
 )
-from headrace.sampling._known import RepeatedIndices, order_indices, range_indices, segment_of
+from headrace.sampling._known import RepeatedIndices, mixture_indices, order_indices, range_indices, segment_of
 from headrace.sampling._sampler_parts import SamplerParts
 from headrace.sampling._sampler_state import changed_seeds, parts_of, warn_of_changed
 from headrace.sampling._state import Segment, StateError
@@ -60,11 +60,12 @@ from headrace.torch._whole_order import length_of
 
 try:
     from headrace import _core
+    from headrace.sampling._mixture import Mixture
     from headrace.sampling._order import Order
     from headrace.sampling._plan import Plan
     from headrace.sampling._plan_indices import PlanIndices
 except ImportError:
-    _core = Order = Plan = None  # type: ignore[assignment, misc]
+    _core = Mixture = Order = Plan = None  # type: ignore[assignment, misc]
 
 _make_batches = BatchSampler.__iter__  # a user may put another in its place
 
@@ -252,7 +253,7 @@ class PerRankIndices(Dealt):
         return self if self._entries is None else super().part(position)
 
     def draw_numbers(self, position: int, step: int) -> Sequence[int] | None:
-        if not isinstance(self._entries, (list, array.array)):  # in a headrace.Order or a range, each index is once
+        if not isinstance(self._entries, (list, array.array)):  # in an Order, a Mixture or a range, each index is once
             return None
         if self._dealt[0] != position:
             dealt = self.deal(position)
@@ -295,7 +296,7 @@ def _digest_of(entries: Any) -> int:
         return zlib.crc32(entries.tobytes() if isinstance(entries, array.array) else repr(entries).encode())
     if isinstance(entries, list):
         return functools.reduce(lambda digest, entry: zlib.crc32(b"%d" % hash_of(entry), digest), entries, 0)
-    return zlib.crc32(repr(entries).encode())  # a headrace.Order is known by its settings
+    return zlib.crc32(repr(entries).encode())  # a headrace.Order or a Mixture is known by its settings
 
 
 class ShardIndices(EpochIndices):
@@ -390,6 +391,7 @@ _MAKERS: dict[type, Callable[[Any, int, bool], EpochIndices]] = {
 }
 if Order is not None:
     _MAKERS[Order] = order_indices
+    _MAKERS[Mixture] = mixture_indices
     _MAKERS[Plan] = lambda plan, *batches: PlanIndices(plan)
 
 

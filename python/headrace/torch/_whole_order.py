@@ -25,7 +25,7 @@ from headrace.torch._torchs import (
 )
 
 try:
-    from headrace.sampling._order import Order as _Order
+    from headrace.sampling._index_sequence import IndexSequence as _Order
 except ImportError:  # the extension cannot be loaded
     _Order = None  # type: ignore[assignment, misc]
 
@@ -56,10 +56,15 @@ def set_epoch(sampler: Any, epoch: int) -> None:
 
 def has_epochs(sampler: Any) -> bool:
     """Returns whether set_epoch changes the order of a sampler, as far as that can be known without drawing it."""
-    return any(has_set_epoch(one) and not (_is_order(one) and one.kind == "sequential") for one in samplers_of(sampler))
+    return any(has_set_epoch(one) and not _is_sequential(one) for one in samplers_of(sampler))
+
+
+def _is_sequential(sampler: Any) -> bool:
+    return _is_order(sampler) and lookup.attribute(sampler, "kind") == "sequential"
 
 
 def _is_order(sampler: Any) -> bool:
+    """Returns True for a headrace.Order and a headrace.Mixture."""
     return _Order is not None and isinstance(sampler, _Order)
 
 

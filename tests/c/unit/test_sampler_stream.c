@@ -193,7 +193,7 @@ static void bad_arguments_are_refused(void **state) {
     assert_int_equal(hr_order_fill(&order, 0, 1, 0, NULL), 0);
     assert_fails(hr_order_fill(&order, 0, 1, 1, &kept), "position 0 is not in an order of 0 samples");
     assert_int_equal(hr_order_int64(1, (const int64_t[]){5}, &order), 0);
-    assert_fails((int)hr_order_find(&order, 0), "index 0 is not in the table");
+    assert_fails((int)hr_order_find(&order, 0), "index 0 is not in an order");
     assert_int_equal(kept, 7);
 }
 

@@ -223,3 +223,26 @@ def test_plan_is_known_to_be_dealt(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.severity, found.value, found.consequence) == ("ok", "3", text)
     alone = headrace.Plan([7] * 41, max_batch=4, world_size=1, rank=0)  # as if there were no other ranks
     assert "gives each rank all samples" in found_in(41, batch_sampler=alone)["ranks"].consequence
+
+
+class ByTurns:
+    """Takes a sample of each of two sources in turn, as code for weights of 1:1 does."""
+
+    def __iter__(self) -> Iterator[int]:
+        return (index + 100 * source for index in range(100) for source in range(2))
+
+    def __len__(self) -> int:
+        return 200
+
+
+def test_ranks_with_one_source_are_named() -> None:
+    chained: Any = torch.utils.data.ConcatDataset([list(range(100)), list(range(100))])  # type: ignore[list-item]
+    mix = headrace.Mixture({"web": range(100), "code": range(100)}, {"web": 1, "code": 1})
+    for dataset, name in ((chained, "number 0"), (mix.dataset, "'web'")):
+        sampler = per_rank(ByTurns(), num_replicas=2, rank=0)
+        found = {one.name: one for one in check_order(DataLoader(dataset, 4, sampler=sampler))}
+        lonely = found["ranks and sources"]
+        assert lonely.severity == "warning" and lonely.value == "2 of 2 ranks get one source only"
+        assert f"Rank 0 gets samples of source {name} only" in lonely.consequence and "headrace.Mixture" in lonely.fix
+    for other in (per_rank(mix, num_replicas=2, rank=0), per_rank(ByTurns(), num_replicas=3, rank=0)):
+        assert "ranks and sources" not in {one.name for one in check_order(DataLoader(mix.dataset, 4, sampler=other))}

@@ -4,6 +4,7 @@ them."""
 
 from __future__ import annotations
 
+import json
 import pathlib
 import pickle
 import sys
@@ -119,3 +120,22 @@ def test_workers_of_spawn_map_the_files_again(dataset: Any) -> None:
     expected = list(DataLoader(source, batch_sampler=TASKS))
     found = list(DataLoader(source, batch_sampler=TASKS, num_workers=1, multiprocessing_context="spawn"))
     assert [plain(one) for one in found] == [plain(one) for one in expected]
+
+
+# ---- text files ----
+
+
+def test_lines_are_those_of_datasets_readers(tmp_path: pathlib.Path, datasets: Any) -> None:
+    """Compares with those of JSON and of text, which gives blank lines, too; at once and streamed."""
+    rows = [{"text": f"ä {number}", "ids": list(range(number)), "score": number / 7} for number in range(40)]
+    paths = []
+    for part, end in enumerate(("\n", "\r\n")):
+        lines = [*(json.dumps(row, ensure_ascii=part == 0) for row in rows[20 * part : 20 * part + 20]), ""]
+        paths.append(str(tmp_path / f"{part}.jsonl"))
+        pathlib.Path(paths[-1]).write_bytes(end.join(lines).encode())
+    options = {"data_files": paths, "split": "train", "cache_dir": str(tmp_path / "datasets")}
+    ours = list(sources.Jsonl(paths, keep="job"))
+    assert ours == list(datasets.load_dataset("json", **options)) == rows
+    assert ours == list(datasets.load_dataset("json", streaming=True, **options))
+    lines = list(datasets.load_dataset("text", **options)["text"])
+    assert list(sources.Lines(paths, keep="job")) == [line for line in lines if line.strip()]

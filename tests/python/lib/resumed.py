@@ -98,6 +98,11 @@ def seeded() -> torch.Generator:
     return torch.Generator().manual_seed(3)
 
 
+def mixture(length: int = N) -> headrace.Mixture:
+    """Returns a mixture, of which the second source comes to a second pass in the first epoch of N samples."""
+    return headrace.Mixture({"a": range(15), "b": range(15, 22)}, {"a": 2, "b": 1}, seed=6, length=length)
+
+
 LENGTHS = [1 + i * i % 9 for i in range(N)]
 WEIGHTS = [1.0, 2.0, 3.0] * 7 + [1.0, 1.0]
 # What makes a loader, by name. Each is called with the options of the loader.
@@ -129,6 +134,16 @@ MAKERS: dict[str, Callable[..., Any]] = {
     ),
     "order": lambda **o: DataLoader(Numbers(), 4, sampler=headrace.Order(N, seed=4), **o),
     "slice of an order": lambda **o: DataLoader(Numbers(), 4, sampler=headrace.Order(N, seed=4)[1::2], **o),
+    "mixture": lambda **o: DataLoader(mixture().dataset, 4, sampler=mixture(), **o),
+    "slice of a mixture": lambda **o: DataLoader(mixture().dataset, 4, sampler=mixture()[1::2], **o),
+    "per_rank of a mixture": lambda **o: DataLoader(
+        mixture().dataset, 4, sampler=per_rank(mixture(), num_replicas=2, rank=1, tail="exact"), **o
+    ),
+    "plan of a mixture": lambda **o: DataLoader(
+        mixture().dataset,
+        batch_sampler=headrace.Plan(LENGTHS[:22], order=mixture(), pack=12, world_size=2, rank=1, tail="exact"),
+        **o,
+    ),
     "global generator": lambda **o: DataLoader(Numbers(), 4, sampler=GlobalShuffle(), **o),
     "own generator": lambda **o: DataLoader(Numbers(), batch_sampler=OwnShuffle(), **o),
     "own state": lambda **o: DataLoader(Numbers(), batch_sampler=BatchSampler(Stateful(), 4, False), **o),

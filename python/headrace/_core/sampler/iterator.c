@@ -10,6 +10,7 @@ struct order_iterator {
     int64_t position, step;        /* first position of the next group, and the step within it */
     int64_t left;                  /* indices that are in no group yet */
     int next, made;                /* the next index of the group, and how many it has */
+    bool has_ended;                /* next() has raised StopIteration */
     int64_t group[GROUP];
 };
 
@@ -60,6 +61,7 @@ static PyObject *iterator_next(PyObject *object) {
     if (self->next >= self->made) {
         if (self->left == 0) {
             self->next = self->made = 0;
+            self->has_ended = true;
             return NULL;
         }
         if (make_group(self) < 0) return NULL;
@@ -76,6 +78,11 @@ static Py_ssize_t count_left(const struct order_iterator *self) {
 static PyObject *iterator_length_hint(PyObject *self, PyObject *ignored) {
     (void)ignored;
     return PyLong_FromSsize_t(count_left((struct order_iterator *)self));
+}
+
+static PyObject *iterator_has_ended(PyObject *self, void *closure) {
+    (void)closure;
+    return PyBool_FromLong(((struct order_iterator *)self)->has_ended);
 }
 
 /* Returns a list of the indices that are left, and does not take them. */
@@ -105,6 +112,11 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyGetSetDef attributes[] = {
+    {"has_ended", iterator_has_ended, NULL, "True if next() has raised StopIteration.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 PyTypeObject OrderIteratorType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.OrderIterator",
     .tp_basicsize = sizeof(struct order_iterator),
@@ -114,4 +126,5 @@ PyTypeObject OrderIteratorType = {
     .tp_iter = PyObject_SelfIter,
     .tp_iternext = iterator_next,
     .tp_methods = methods,
+    .tp_getset = attributes,
 };

@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* _core.Order: an order and its table. */
+/* _core.Order: an order and its table or mixture. */
 #include "sampler/sampler.h"
 
 #include <string.h>
-
-/* _core.Order: an order of n samples (headrace/sampler.h), and its table if it has one. */
-struct core_order {
-    PyObject_HEAD struct hr_order order;
-    void *table; /* owned: what `order` borrows; NULL for orders without a table */
-};
 
 enum { QUICK = 1024 }; /* so many indices are made without releasing the GIL */
 
@@ -18,6 +12,7 @@ const struct hr_order *order_of(PyObject *self) {
 
 static void order_dealloc(PyObject *self) {
     PyMem_RawFree(((struct core_order *)self)->table);
+    hr_mixture_free(((struct core_order *)self)->mixture);
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -177,6 +172,14 @@ static PyMethodDef methods[] = {
      "torch(n, seed, world_size=1, rank=0, drop_last=False, position=0, item_bytes=0) -> Order\n\nReturns the indices "
      "that DistributedSampler gives a rank of torch.randperm(n), from `position` on: all of them for world_size 1 and "
      "position 0. The table has 4 or 8 bytes for each, 0: 4 if they suffice. Raises MemoryError."},
+    {"mixture", (PyCFunction)(void (*)(void))order_mixture, METH_VARARGS | METH_KEYWORDS | METH_STATIC,
+     "mixture(sources, until, length, seed, epoch) -> Order\n\nReturns the order of a mixture. sources: a tuple of "
+     "(name "
+     "in UTF-8, size, weight). See hr_mixture_new."},
+    {"look", order_look, METH_NOARGS,
+     "look() -> (length, total, period, parts)\n\nDescribes a mixture; parts: a tuple of (share, before, count) for "
+     "each "
+     "source. See hr_mixture_look. Raises ValueError for another order."},
     {"at", order_at, METH_O, "at(position) -> int\n\nReturns the index at a position."},
     {"find", order_find, METH_O,
      "find(index) -> int\n\nReturns the position of an index. Raises ValueError if it is not in the order."},
@@ -193,7 +196,7 @@ PyTypeObject OrderType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.Order",
     .tp_basicsize = sizeof(struct core_order),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_doc = "An order of the samples of a dataset, which never changes. Order.sequential, stream and torch make one.",
+    .tp_doc = "An order of samples, which never changes. Order.sequential, stream, torch and mixture make one.",
     .tp_dealloc = order_dealloc,
     .tp_methods = methods,
 };

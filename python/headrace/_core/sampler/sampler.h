@@ -4,10 +4,13 @@
 
 #include "core.h"
 
+#include <headrace/sampler.h>
+
 /*
  * Orders of samples: what module.c adds to the module.
  *
  *     order.c     _core.Order, an order with random access
+ *     mixture.c   the constructor and the description of a mixture
  *     iterator.c  the iterator that _core.Order.iterate returns
  *     deal.c      the part of a rank
  *     plan.c      plans of batches
@@ -22,8 +25,20 @@ PyObject *make_plan(PyObject *module, PyObject *arguments, PyObject *keywords); 
 
 /* ---- order.c ---- */
 
+/* _core.Order: an order of n samples (headrace/sampler.h), with its table or mixture if it has one. */
+struct core_order {
+    PyObject_HEAD struct hr_order order;
+    void *table;         /* owned: what `order` borrows; NULL for orders without a table */
+    hr_mixture *mixture; /* owned: the same for mixtures */
+};
+
 /* The order of a _core.Order; it never changes. */
 const struct hr_order *order_of(PyObject *self);
+
+/* ---- mixture.c: methods of _core.Order ---- */
+
+PyObject *order_mixture(PyObject *type, PyObject *arguments, PyObject *keywords);
+PyObject *order_look(PyObject *self, PyObject *ignored);
 
 /* ---- iterator.c ---- */
 

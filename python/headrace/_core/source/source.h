@@ -7,12 +7,21 @@
 /*
  * Samples from the files of users: what module.c adds to the module.
  *
+ *     index.c     _core.Index, where the members and lines of files are, and _core.Indexing
+ *     lines.c     _core.Lines, text files that are open
+ *     tar.c       _core.Tar, tar files that are open
  *     tokens.c    _core.Tokens, token files that are open
  */
 
-extern PyTypeObject TokensType;
+extern PyTypeObject IndexType, IndexingType, LinesType, TarType, TokensType;
+
+/* Gets a contiguous buffer of 64-bit numbers, `count` of them, -1: any number. Returns -1 with an exception. The caller
+ * releases it. */
+int core_get_numbers(PyObject *object, int flags, Py_ssize_t count, Py_buffer *ret_buffer);
 
 /* The open files of a _core.Tokens; borrowed. */
 const hr_tokens *tokens_of(PyObject *self);
+
+const hr_index *index_of(PyObject *self); /* that of a _core.Index; borrowed */
 
 #endif

@@ -61,9 +61,7 @@ static void tokens_dealloc(PyObject *self) {
 
 /* ---- buffers ---- */
 
-/* Gets a contiguous buffer of 64-bit numbers, `count` of them, -1: any number. Returns -1 with an exception. The caller
- * releases it. */
-static int get_numbers(PyObject *object, int flags, Py_ssize_t count, Py_buffer *ret_buffer) {
+int core_get_numbers(PyObject *object, int flags, Py_ssize_t count, Py_buffer *ret_buffer) {
     if (PyObject_GetBuffer(object, ret_buffer, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | flags) < 0) return -1;
     const char *format = ret_buffer->format ? ret_buffer->format : "B";
     bool is_right = ret_buffer->itemsize == sizeof(int64_t) && strchr("lqLQ", *format) && *format;
@@ -82,8 +80,9 @@ struct targets {
 
 static int get_targets(PyObject *tokens, PyObject *labels, Py_ssize_t count, struct targets *ret_targets) {
     ret_targets->has_labels = labels != Py_None;
-    if (get_numbers(tokens, PyBUF_WRITABLE, count, &ret_targets->tokens) < 0) return -1;
-    if (!ret_targets->has_labels || get_numbers(labels, PyBUF_WRITABLE, count, &ret_targets->labels) == 0) return 0;
+    if (core_get_numbers(tokens, PyBUF_WRITABLE, count, &ret_targets->tokens) < 0) return -1;
+    if (!ret_targets->has_labels || core_get_numbers(labels, PyBUF_WRITABLE, count, &ret_targets->labels) == 0)
+        return 0;
     PyBuffer_Release(&ret_targets->tokens);
     return -1;
 }
@@ -119,7 +118,7 @@ static PyObject *tokens_ends(PyObject *self, PyObject *ignored) {
 
 static PyObject *tokens_set_ends(PyObject *self, PyObject *object) {
     Py_buffer ends;
-    if (get_numbers(object, 0, -1, &ends) < 0) return NULL;
+    if (core_get_numbers(object, 0, -1, &ends) < 0) return NULL;
     int r = hr_tokens_set_ends(open_tokens(self), ends.buf, (uint64_t)ends.len / sizeof(uint64_t));
     PyBuffer_Release(&ends);
     return none_or_raise(r);
@@ -183,7 +182,7 @@ static PyObject *tokens_gather(PyObject *self, PyObject *arguments) {
     Py_buffer indices;
     Py_ssize_t total;
     if (!PyArg_ParseTuple(arguments, "OOO:gather", &object, &tokens, &labels)) return NULL;
-    if (get_numbers(object, 0, -1, &indices) < 0) return NULL;
+    if (core_get_numbers(object, 0, -1, &indices) < 0) return NULL;
     Py_ssize_t count = indices.len / (Py_ssize_t)sizeof(int64_t);
     if (__builtin_mul_overflow(count, ((struct core_tokens *)self)->length, &total)) total = PY_SSIZE_T_MAX;
     int r = get_targets(tokens, labels, total, &targets);
@@ -204,7 +203,7 @@ static PyObject *tokens_lengths(PyObject *self, PyObject *arguments) {
     Py_buffer lengths;
     int r;
     if (!PyArg_ParseTuple(arguments, "KO:lengths", &first, &object)) return NULL;
-    if (get_numbers(object, PyBUF_WRITABLE, -1, &lengths) < 0) return NULL;
+    if (core_get_numbers(object, PyBUF_WRITABLE, -1, &lengths) < 0) return NULL;
     Py_BEGIN_ALLOW_THREADS;
     r = hr_tokens_lengths(tokens_of(self), first, (uint64_t)lengths.len / sizeof(int64_t), lengths.buf);
     Py_END_ALLOW_THREADS;

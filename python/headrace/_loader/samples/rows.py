@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Protocol
 
 from headrace import _core
+from headrace._loader.samples.mixed import MixedDataset, is_mixed
 
 
 class RowSource:
@@ -18,6 +20,11 @@ class RowSource:
         """Returns the rows of these indices, which are gathered when the batch has its memory. None: the samples have
         to be made one by one."""
         raise NotImplementedError
+
+    def arrays(self) -> tuple[tuple[Any, ...], tuple[str, ...] | None] | None:
+        """Returns the arrays whose rows the samples have, and their names in a sample. None: the rows are not those of
+        arrays."""
+        return None
 
 
 class Gatherer(Protocol):
@@ -40,10 +47,47 @@ class SourceGatherer:
         return self._source.rows(indices) if type(indices) is list else None
 
 
+class MixtureGatherer:
+    """Gathers the rows of sources of arrays that are laid end to end, if the batch would be the same sample by sample:
+    as many arrays with the same names, and in each place arrays of one kind, dtype and shape of a row."""
+
+    def __init__(self, dataset: MixedDataset) -> None:
+        self._dataset = dataset
+        self.name = type(dataset).__name__
+
+    def rows(self, indices: Any) -> _core.Rows | None:
+        if type(indices) is not list or set(map(type, indices)) != {int} or min(indices) < 0:
+            return None
+        columns, count = self.columns(), len(self._dataset)
+        return None if columns is None else columns.rows([index % count for index in indices])
+
+    def columns(self) -> _core.Columns | None:
+        """Returns the columns of all sources, or None if the batches have to be made sample by sample."""
+        found = [one.arrays() for one in self._dataset.datasets]
+        if None in found or len({names for _, names in found}) > 1 or len({len(arrays) for arrays, _ in found}) > 1:
+            return None
+        pieces = tuple(zip(*(arrays for arrays, _ in found), strict=True))
+        if any(len(set(map(type, one))) > 1 for one in pieces) or not self._has_same_sizes(pieces[0]):
+            return None
+        _core.use_numpy()
+        return _core.Columns.of(pieces, found[0][1])
+
+    def _has_same_sizes(self, arrays: tuple[Any, ...]) -> bool:
+        return list(itertools.accumulate(map(len, arrays))) == self._dataset.cumulative_sizes
+
+
+def _is_source(dataset: Any) -> bool:
+    return isinstance(dataset, RowSource) and vars(type(dataset)).get("gathers") is True
+
+
 def gatherer_of_source(dataset: Any) -> Gatherer | None:
-    """Returns what gathers the batches of a dataset, if its samples are rows of a source."""
-    is_source = isinstance(dataset, RowSource) and vars(type(dataset)).get("gathers") is True
-    return SourceGatherer(dataset) if is_source else None
+    """Returns what gathers the batches of a dataset, if its samples are rows of a source or of a mixture of sources."""
+    if _is_source(dataset):
+        return SourceGatherer(dataset)
+    if not is_mixed(dataset) or not all(map(_is_source, dataset.datasets)):
+        return None
+    gatherer = MixtureGatherer(dataset)
+    return None if gatherer.columns() is None else gatherer
 
 
 def explain_no_cache(gatherer: Gatherer) -> str:

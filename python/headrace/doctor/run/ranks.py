@@ -4,6 +4,7 @@ batches. order.py calls it."""
 
 from __future__ import annotations
 
+import bisect
 from collections import Counter
 from typing import Any
 
@@ -15,6 +16,8 @@ from headrace.sampling._epoch_indices import count_batches
 from headrace.sampling._plan import Plan
 
 _PER_RANK = "headrace.torch.per_rank(your_sampler, {}), where your_sampler gives the order of all ranks"
+
+_FEW = 8  # a rank with fewer entries may have one source only by chance
 
 
 def is_distributed(sampler: Any) -> bool:
@@ -32,7 +35,8 @@ def check_ranks(loader: Any, sampler: Any) -> list[Observation]:
         text = "One rank cannot overlap with another; set num_replicas to the number of ranks to check them."
         return [Observation("ranks", "note", "1", "sampler.num_replicas", text)]
     parts = [_Part(sampler, rank, rank) for rank in range(sampler.num_replicas)]  # a seed per rank, as without any
-    return _overlap(sampler, parts) + _uneven(loader, sampler, [part.count for part in parts])
+    counts = [part.count for part in parts]
+    return _overlap(sampler, parts) + _uneven(loader, sampler, counts) + _single_sources(loader, parts)
 
 
 def _describe_plan(plan: Plan) -> Observation:
@@ -51,6 +55,26 @@ class _Part:
         self.count = len(entries)  # of batches, if the sampler gives batches
         self.indices = draws.indices_of(entries)
         self.count_last = len(draws.indices_of(entries[-1:]))
+
+
+def _single_sources(loader: Any, parts: list[_Part]) -> list[Observation]:
+    """Says that ranks get samples of one source only, if the dataset is of several laid end to end: weights of 1:1 that
+    are dealt by turns to two ranks, for example."""
+    ends = lookup.attribute(loader.dataset, "cumulative_sizes")  # of torch's ConcatDataset, and of mix.dataset
+    if type(ends) is not list or not ends or set(map(type, ends)) != {int} or ends[-1] < 1:
+        return []
+    found = [{bisect.bisect_right(ends, one % ends[-1]) for one in part.indices if type(one) is int} for part in parts]
+    lonely = [rank for rank, one in enumerate(found) if len(one) == 1 and parts[rank].count >= _FEW]
+    if not lonely or len(set().union(*found)) < 2:
+        return []
+    rank, number = lonely[0], next(iter(found[lonely[0]]))
+    names = lookup.attribute(loader.dataset, "names")
+    name = repr(names[number]) if type(names) is tuple and len(names) == len(ends) else f"number {number}"
+    text = f"Rank {rank} gets samples of source {name} only, so the gradients of the ranks are of other sources. "
+    text += "A mixture that shuffles neighbouring samples deals all sources to all ranks."
+    fix = "headrace.torch.per_rank(headrace.Mixture(sources, weights)), with larger weights or a longer epoch"
+    value = f"{len(lonely)} of {len(parts)} ranks get one source only"
+    return [Observation("ranks and sources", "warning", value, f"{len(ends)} sources", text, fix)]
 
 
 def _find_ranks() -> list[Observation]:
