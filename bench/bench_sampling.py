@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures orders: the first index of a shuffled epoch, the memory that it takes, and the time of each index. Measures
-also what a step costs a rank that shows it to another one.
+"""Measures orders and mixtures: the first index of a shuffled epoch, the memory that it takes, and the time of each
+index. Measures also what a step costs a rank that shows it to another one.
 
 The samplers are run in new processes by sampling_script.py, because an allocator keeps memory that was freed.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from headrace import Order
+from headrace import Mixture, Order
 from headrace._ranks.agreement import Agreement, Facts
 from headrace._ranks.loader_identity import LoaderIdentity
 from measure import QUICK, ROUNDS, Case, Goal, Key, Row, in_turn, in_words, run_all
@@ -38,15 +38,21 @@ BULK = f"an index, {READ:.0e} at a time"
 ITERATED = "an index, iterated"
 STEP = "a step of a rank, shown to another rank"
 AT_POSITION = "an index, at one position after another"
+MIXED_BULK, MIXED_MANY = "mixture of 2 sources: an index, in bulk", "mixture of 20 sources: an index, in bulk"
+MIXED_SMALL = "mixture of 2 sources of 4,000 samples, 250 passes: an index, in bulk"
+MIXED_MADE = "mixture of 20 sources, a period of 65,536: made"
+MIXED_ITERATED = "mixture of 2 sources: an index, iterated"
+MIXED_AT = "mixture of 2 sources: an index, at one position after another"
 GRAINS_ROUNDS = 4  # Grain's own samplers use as many
 
 try:
     import absl.logging
 
     absl.logging.set_verbosity(absl.logging.ERROR)  # otherwise Grain warns that jax is missing
+    from grain import MapDataset
     from grain.experimental import index_shuffle
 except ImportError:
-    index_shuffle = None
+    index_shuffle = MapDataset = None
 
 
 def goals() -> list[Goal]:
@@ -56,6 +62,8 @@ def goals() -> list[Goal]:
         Goal(PEAK, Key(PEAK, "headrace"), bytes_a_sample * SAMPLER_COUNT * 1.02, unit="bytes"),
         Goal(STREAM_FIRST, Key(STREAM_FIRST, "headrace"), 1000, unit="us"),
         Goal(f"stream: {BULK}", Key(BULK, "headrace"), 20, unit="ns"),
+        Goal(MIXED_BULK, Key(MIXED_BULK, "headrace"), 60, unit="ns"),
+        Goal(MIXED_MANY, Key(MIXED_MANY, "headrace"), 60, unit="ns"),
         Goal(STEP, Key(STEP, "headrace"), 100, unit="ns"),
     ]
 
@@ -129,6 +137,52 @@ def of_stream() -> list[Row]:
     ]
 
 
+def mixture_of(count: int, size: int, **options: int) -> Mixture:
+    weights = {"a": 7, "b": 3} if count == 2 else {f"s{number}": 1 + 331 * number for number in range(count)}
+    return Mixture(dict.fromkeys(weights, range(size)), weights, seed=1, **options)
+
+
+def read_mixed(count: int, size: int, **options: int) -> Callable[[], float]:
+    mix = mixture_of(count, size, **options)
+    part = mix[5 : 5 + 8 * READ : 8] if len(mix) > 9 * READ else mix[:READ]
+    return lambda: 1e9 * seconds(lambda: np.asarray(part)) / len(part)
+
+
+def make_mixed() -> float:
+    weights = {f"s{number}": 0.1234567 + number for number in range(20)}
+    sources = dict.fromkeys(weights, range(STREAM_COUNT))
+    return 1e6 * seconds(lambda: Mixture(sources, weights))
+
+
+def iterate_mixed() -> float:
+    indices = iter(mixture_of(2, STREAM_COUNT)[: 8 * READ : 8])
+    return 1e9 * seconds(lambda: deque(indices, maxlen=0)) / READ
+
+
+def read_mixed_positions() -> float:
+    mix = mixture_of(2, STREAM_COUNT)
+    return 1e9 * seconds(lambda: deque((mix[position] for position in range(READ // 10)), maxlen=0)) / (READ // 10)
+
+
+def read_grains_mix() -> float:
+    parts = [MapDataset.range(STREAM_COUNT).shuffle(seed=seed) for seed in (1, 2)]
+    mixed = MapDataset.mix(parts, weights=[0.7, 0.3])
+    return 1e9 * seconds(lambda: deque((mixed[position] for position in range(READ // 10)), maxlen=0)) / (READ // 10)
+
+
+def of_mixtures() -> list[Row]:
+    """Grain's mix gives one sample at a time. Its samples are their numbers, so that nothing is read."""
+    grains = {"Grain": read_grains_mix} if MapDataset else {}
+    return [
+        *in_turn(MIXED_BULK, {"headrace": read_mixed(2, STREAM_COUNT)}),
+        *in_turn(MIXED_MANY, {"headrace": read_mixed(20, STREAM_COUNT)}),
+        *in_turn(MIXED_SMALL, {"headrace": read_mixed(2, 4000, length=READ)}),
+        *in_turn(MIXED_MADE, {"headrace": make_mixed}, "us"),
+        *in_turn(MIXED_ITERATED, {"headrace": iterate_mixed}),
+        *in_turn(MIXED_AT, {**grains, "headrace": read_mixed_positions}),
+    ]
+
+
 PEER = f"""
 import sys
 from headrace._ranks.agreement import Agreement, Facts
@@ -156,7 +210,7 @@ def of_steps() -> list[Row]:
         return in_turn(STEP, {"headrace": show})
 
 
-CASES = [Case("sampler", of_sampler), Case("stream", of_stream), Case("steps", of_steps)]
+CASES = [Case("sampler", of_sampler), Case("stream", of_stream), Case("mixtures", of_mixtures), Case("steps", of_steps)]
 
 
 def show(rows: list[Row]) -> None:

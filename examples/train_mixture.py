@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training on two tar files of pictures, mixed 7 to 3, that is killed on two ranks and goes on at the same sample on one.
+"""Training on two tar files of pictures, mixed 7 to 3, that is killed on two ranks, and goes on with one rank.
 
     python examples/train_mixture.py                                    # shows it: trains, kills, resumes, compares
     headrace run --nproc 2 examples/train_mixture.py --train FOLDER     # the training alone; run it again to resume
 
-The function `train` is the part to copy. It needs torchvision and Pillow. The tar files are as WebDataset writes them: a
-picture `KEY.jpg` and its class `KEY.cls`. The pictures are decoded, cropped and resized by headrace.images.
+The function `train` is the part to copy. It needs torchvision and Pillow. The tar files are as WebDataset writes
+them: a picture `KEY.jpg` and its class `KEY.cls`. The pictures are decoded, cropped and resized by headrace.images.
 """
 
 from __future__ import annotations
@@ -165,7 +165,9 @@ def show(workers: int) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--train", metavar="FOLDER", help="train on the tar files of this folder, with checkpoints in it")
+    parser.add_argument(
+        "--train", metavar="FOLDER", help="train on the tar files of this folder, with checkpoints in it"
+    )
     parser.add_argument("--workers", type=int, default=1, help="data loading processes of each rank")
     parser.add_argument("--killed-at", type=int, default=-1, help="the step at which each rank kills itself")
     options = parser.parse_args()

@@ -5,6 +5,8 @@
 #include "mixture.h"
 #include "random.h"
 
+#include <assert.h>
+
 /* The results are part of saved states: a change of this file that changes them needs another kind of mixture. */
 
 static uint64_t greatest_divisor(uint64_t a, uint64_t b) {
@@ -20,6 +22,7 @@ static uint64_t greatest_divisor(uint64_t a, uint64_t b) {
 static bool take_exact(const struct hr_mixture_source *sources, uint32_t count, uint32_t *shares) {
     uint64_t divisor = 0, sum = 0;
     for (uint32_t i = 0; i < count; i++) divisor = greatest_divisor(divisor, sources[i].weight);
+    assert(divisor > 0);
     for (uint32_t i = 0; i < count; i++) {
         uint64_t share = sources[i].weight / divisor;
         if (share > HR_MIXTURE_PERIOD_MAX || (sum += share) > HR_MIXTURE_PERIOD_MAX) return false;
@@ -78,6 +81,7 @@ static uint32_t reduce(uint32_t *shares, uint32_t count) {
     uint64_t divisor = 0;
     uint32_t sum = 0;
     for (uint32_t i = 0; i < count; i++) divisor = greatest_divisor(divisor, shares[i]);
+    assert(divisor > 0);
     for (uint32_t i = 0; i < count; i++) sum += shares[i] /= (uint32_t)divisor;
     return sum;
 }

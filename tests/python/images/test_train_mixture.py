@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/train_mixture.py: two tar files, a mixture and native images on two ranks, which are killed, and one goes on."""
+"""examples/train_mixture.py: two tar files, a mixture and native images on two ranks, which are killed."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class MixedDataset(prepared.PreparedDataset):
     # ---- batches: sources that can get the samples of one ready are shown its indices ----
 
     @property
-    def shown(self) -> MixedDataset:  # type: ignore[override]
+    def shown(self) -> MixedDataset:
         return self
 
     def begin(self, is_first: bool) -> None:
