@@ -121,7 +121,9 @@ def test_tar_files_are_indexed_up_to_their_damage(tmp_path: pathlib.Path) -> Non
     result = run("index", *files_in(tmp_path))
     assert result.returncode == 1 and result.stdout.startswith("2 indexes written, of ")
     assert "1.tar, offset 4,608: it ends within a member; the samples" in result.stderr.replace("4608", "4,608")
-    assert "2.tar, offset 0: it is compressed" in result.stderr and "3.tar, offset 0: there is no header" in result.stderr
+    assert (
+        "2.tar, offset 0: it is compressed" in result.stderr and "3.tar, offset 0: there is no header" in result.stderr
+    )
     assert [path.name for path in sorted(tmp_path.glob("*.hri"))] == ["0.tar.hri", "1.tar.hri", "4.txt.hri"]
     assert len(sources.Tar(tmp_path / "0.tar", decode=None)) == 2
 

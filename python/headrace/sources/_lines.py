@@ -59,7 +59,7 @@ class _LineSource(Source, PreparedDataset):
     # ---- batches: the kernel reads all lines of one ahead ----
 
     @property
-    def shown(self) -> Any:  # type: ignore[override]
+    def shown(self) -> Any:
         return self
 
     def prepare(self, indices: Iterable[Any]) -> None:
