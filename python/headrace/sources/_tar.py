@@ -18,7 +18,7 @@ from headrace.sources._tar_decode import KEY, Decoder, Decoders
 from headrace.sources._tar_report import check_damage, describe_skipped, report_of
 
 _NAME = "Tar"
-_OF_PROCESS = ("note", "_tar", "_decoders", "_plan")  # attributes that a pickle does not have
+_OF_PROCESS = ("note", "_tar", "_decoders", "_plan", "_is_raw")  # attributes that a pickle does not have
 
 
 class Tar(Source, PreparedDataset):
@@ -83,6 +83,7 @@ class Tar(Source, PreparedDataset):
         self._samples, self._lacking, self._repeated = self._tar.look()
         self._decoders = Decoders(self._decode)
         self._plan = None if self._fields is None else self._make_plan(wanted)
+        self._is_raw = self._decode is None and self._transform is None and KEY not in (self._fields or ())
 
     def _make_plan(self, wanted: list[str]) -> list[Decoder | None] | None:
         """Returns the decoder of each field; None: it depends on which of several fields a sample has."""
@@ -115,6 +116,11 @@ class Tar(Source, PreparedDataset):
 
     def _count(self) -> int:
         return self._samples
+
+    def __getitem__(self, index: int) -> Any:
+        if type(index) is not int or not 0 <= index < self._samples:
+            index = self._check_index(index)
+        return self._tar.read(index) if self._is_raw else self._sample(index)
 
     def _sample(self, index: int) -> Any:
         found = self._tar.read(index)
