@@ -106,7 +106,7 @@ def make_jpeg(number: int) -> bytes:
 
 
 class Decoded:
-    """What a webdataset pipeline does with a sample: Pillow's image, transformed."""
+    """Makes of a sample what a pipeline of webdataset makes: Pillow's image, transformed."""
 
     def __init__(self, transform: Any) -> None:
         self._transform = transform

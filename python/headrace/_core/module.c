@@ -158,8 +158,8 @@ PyMODINIT_FUNC PyInit__core(void) {
         PyModule_AddType(module, &BoardEntryType) < 0 || PyModule_AddType(module, &PictureType) < 0 ||
         PyModule_AddType(module, &ColumnsType) < 0 || PyModule_AddType(module, &RowsType) < 0 ||
         PyModule_AddType(module, &TokensType) < 0 || PyModule_AddType(module, &IndexType) < 0 ||
-        PyModule_AddType(module, &IndexingType) < 0 || PyModule_AddType(module, &TarType) < 0 || frozen_add(module) < 0 || cache_add(module) < 0 ||
-        core_add_constants(module) < 0) {
+        PyModule_AddType(module, &IndexingType) < 0 || PyModule_AddType(module, &TarType) < 0 ||
+        frozen_add(module) < 0 || cache_add(module) < 0 || core_add_constants(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }
