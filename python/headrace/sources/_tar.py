@@ -193,7 +193,7 @@ class Tar(Source, PreparedDataset):
 
     def report(self) -> dict[str, Any]:
         """Returns what was found: "samples", "missing" and "repeated" (samples that are left out, because they lack a
-        field or have one twice), "members", "bytes" (of all members), "fields", "skipped" (members that are in no sample),
+        field or have one twice), "members", "bytes" (of all members), "fields", "skipped" (members of no sample),
         "repeated_keys", and "files", for each its "path", "samples", "members", "bytes" and "damage"."""
         found = {"samples": self._samples, "missing": self._lacking, "repeated": self._repeated}
         return found | report_of(self._files, self._tar.names)
