@@ -25,7 +25,7 @@ _TRUSTED = (
     "headrace._loader.samples.",
     "headrace._loader.worker.",
     "headrace._loader.trainer.",
-    "headrace.sources.",
+    deferred.DATASETS,
     "headrace.torch.",
 )
 _V1, _V2 = "torchvision.transforms.transforms.", "torchvision.transforms.v2._container."

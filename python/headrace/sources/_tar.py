@@ -18,7 +18,7 @@ from headrace.sources._tar_decode import KEY, Decoder, Decoders
 from headrace.sources._tar_report import check_damage, describe_skipped, report_of
 
 _NAME = "Tar"
-_OF_PROCESS = ("note", "_tar", "_decoders", "_plan")  # attributes that a pickle does not have
+_OF_PROCESS = ("note", "_tar", "_decoders", "_plan", "_is_raw")  # attributes that a pickle does not have
 
 
 class Tar(Source, PreparedDataset):
@@ -29,16 +29,16 @@ class Tar(Source, PreparedDataset):
 
     fields: a sample is a tuple of these; "jpg;png" is the first of the two that the sample has, "__key__" is its key.
         None: a sample is a dict of all its members, with "__key__".
-    decode: "auto" decodes by the last part of the field: images (jpg, png, ...) to RGB by headrace.images, cls and id to
-        int, txt to str, json, and npy. None: bytes. A dict of functions of the bytes by field is used first.
+    decode: "auto" decodes by the last part of the field: images (jpg, png, ...) to RGB by headrace.images, cls and id
+        to int, txt to str, json, and npy. None: bytes. A dict of functions of the bytes by field is used first.
     transform: a function of the sample, or a dict of functions, one for each field.
     missing: "error" or "skip": samples that lack one of the fields.
     damaged: "error" or "skip": files that are damaged, of which "skip" takes the samples before the damage, and samples
         that have a field twice.
     keep: how long the index of the files is kept, as for headrace.cache.
 
-    The index is made once per machine, or is read from PATH.hri next to a file (`headrace index`). Each read is compared
-    with the file. Pickles in a file (pth, pkl, pyd) are not loaded: give a function in `decode` for them.
+    The index is made once per machine, or is read from PATH.hri next to a file (`headrace index`). Each read is
+    compared with the file. Pickles in a file (pth, pkl, pyd) are not loaded: give a function in `decode` for them.
 
     Raises OSError if a file cannot be read, or was changed since it was opened, and ValueError if files are damaged or
     the arguments do not fit them.
@@ -83,6 +83,7 @@ class Tar(Source, PreparedDataset):
         self._samples, self._lacking, self._repeated = self._tar.look()
         self._decoders = Decoders(self._decode)
         self._plan = None if self._fields is None else self._make_plan(wanted)
+        self._is_raw = self._decode is None and self._transform is None and KEY not in (self._fields or ())
 
     def _make_plan(self, wanted: list[str]) -> list[Decoder | None] | None:
         """Returns the decoder of each field; None: it depends on which of several fields a sample has."""
@@ -99,8 +100,8 @@ class Tar(Source, PreparedDataset):
             warn_user(f"headrace: sources.{_NAME}: {text}")
         if self._lacking or self._repeated:
             warn_user(
-                f"headrace: sources.{_NAME}: {self._lacking:,} samples that lack a field and {self._repeated:,} that have "
-                f"one twice are left out of {self._samples + self._lacking + self._repeated:,}"
+                f"headrace: sources.{_NAME}: {self._lacking:,} samples that lack a field and {self._repeated:,} that "
+                f"have one twice are left out of {self._samples + self._lacking + self._repeated:,}"
             )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -115,6 +116,11 @@ class Tar(Source, PreparedDataset):
 
     def _count(self) -> int:
         return self._samples
+
+    def __getitem__(self, index: int) -> Any:
+        if type(index) is not int or not 0 <= index < self._samples:
+            index = self._check_index(index)
+        return self._tar.read(index) if self._is_raw else self._sample(index)
 
     def _sample(self, index: int) -> Any:
         found = self._tar.read(index)
@@ -153,14 +159,14 @@ class Tar(Source, PreparedDataset):
     # ---- batches: the kernel reads all samples of one ahead ----
 
     @property
-    def shown(self) -> Tar:  # type: ignore[override]
+    def shown(self) -> Tar:
         return self
 
     def prepare(self, indices: Iterable[Any]) -> None:
         self._tar.ask(list(indices))
 
     def begin(self, is_first: bool) -> None:
-        """Has nothing to do: the files are open."""
+        """Does nothing: the files are open."""
 
     def __getitems__(self, indices: Iterable[Any]) -> list[Any]:
         numbers = list(indices)
@@ -186,8 +192,8 @@ class Tar(Source, PreparedDataset):
         return f"{self._files.paths[number]}: {places}{more}"
 
     def report(self) -> dict[str, Any]:
-        """Returns what was found: "samples", "missing" and "repeated" (samples that lack a field, or have one twice, and
-        are left out), "members", "bytes" (of all members), "fields", "skipped" (members that are in no sample),
+        """Returns what was found: "samples", "missing" and "repeated" (samples that are left out, because they lack a
+        field or have one twice), "members", "bytes" (of all members), "fields", "skipped" (members of no sample),
         "repeated_keys", and "files", for each its "path", "samples", "members", "bytes" and "damage"."""
         found = {"samples": self._samples, "missing": self._lacking, "repeated": self._repeated}
         return found | report_of(self._files, self._tar.names)

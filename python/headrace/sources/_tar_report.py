@@ -30,8 +30,8 @@ _DAMAGE = {
     _core.DAMAGE_HEADER: "there is no header of a member of tar, or it has a wrong checksum",
     _core.DAMAGE_TRUNCATED: "it ends within a member, so it was not written or copied to its end",
     _core.DAMAGE_SPARSE: "a member is sparse (tar --sparse), which is not supported; write the file again without that",
-    _core.DAMAGE_REFUSED: "a member has a header that is not supported: more than 63 KiB, a global path or size, or 1 TB",
-    _core.DAMAGE_FIELDS: "it has more than 4,096 different fields; the part of a name behind its first dot is the field",
+    _core.DAMAGE_REFUSED: "a header is not supported: it has more than 63 KiB, a global path or size, or data of 1 TB",
+    _core.DAMAGE_FIELDS: "it has more than 4,096 different fields; a field is the part of a name behind its first dot",
 }
 _SHOWN = 3
 
@@ -49,8 +49,8 @@ def _describe_damage(file: dict[str, Any]) -> str:
     if file["damage"] == _core.DAMAGE_HEADER and file["good_bytes"] == 0:
         return f"{file['path']}: it is no tar file"
     return (
-        f"{file['path']}, offset {file['good_bytes']:,}: {_DAMAGE[file['damage']]}; {file['samples']:,} samples before it "
-        "are good"
+        f"{file['path']}, offset {file['good_bytes']:,}: {_DAMAGE[file['damage']]}; {file['samples']:,} samples before "
+        "it are good"
     )
 
 

@@ -136,7 +136,7 @@ def test_file_changed_in_mid_epoch_is_an_error(tmp_path: pathlib.Path) -> None:
 
 
 def test_file_swapped_for_one_of_the_same_size_is_an_error(tmp_path: pathlib.Path) -> None:
-    """By a rename the open file stays, in place it is refused, and so is a pickle, also if the time is forged."""
+    """A rename leaves the open file as it is. In place it is refused, and so is a pickle, with a forged time too."""
     path, other = write_samples(tmp_path / "a.tar", 10), write_samples(tmp_path / "b.tar", 10, 100_000)
     data = pathlib.Path(other).read_bytes()[: os.path.getsize(path)]
     time = os.stat(path).st_mtime_ns

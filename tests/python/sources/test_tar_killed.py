@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training on tar files whose processes are all killed, again and again, and which goes on each time on another number
-of ranks and workers: each sample once in each epoch."""
+"""A training on tar files whose processes are all killed, again and again. It goes on each time on another number of
+ranks and workers, and each sample comes once in each epoch."""
 
 from __future__ import annotations
 

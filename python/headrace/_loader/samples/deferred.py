@@ -15,6 +15,8 @@ from typing import Any
 
 from headrace._options import AUTO
 
+DATASETS = "headrace.sources."  # modules of datasets whose functions pass deferred values on
+
 
 class _Reading(threading.local):
     is_on = False  # this thread reads the samples of a batch
