@@ -12,7 +12,7 @@ from torch.utils.data import dataloader
 
 
 def says(text: str) -> bool:
-    """Whether torch's loader has a text, which newer versions may have added or changed."""
+    """Says whether torch's loader has a text, which newer versions may have added or changed."""
     return text in inspect.getsource(dataloader)
 
 
@@ -23,7 +23,7 @@ def skip_unless_said(text: str) -> None:
 
 
 def collates_numpy_booleans() -> bool:
-    """Whether torch makes tensors of np.bool_. 2.6 does not, because NumPy 2 has given the class another name."""
+    """Says whether torch makes tensors of np.bool_. 2.6 does not, because NumPy 2 has given the class another name."""
     try:
         return torch.as_tensor([np.bool_(True)]).tolist() == [True]
     except TypeError:

@@ -102,8 +102,7 @@ static int read_strides(struct inputs *inputs, PyObject *tensor, struct dl_tenso
     if (!found) return -1;
     if (!PyTuple_Check(found) || PyTuple_GET_SIZE(found) != (Py_ssize_t)ndim)
         PyErr_SetString(PyExc_RuntimeError, "headrace: stride() of a tensor has not one number for each dimension");
-    for (size_t i = 0; i < ndim && !PyErr_Occurred(); i++)
-        strides[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(found, i));
+    for (size_t i = 0; i < ndim && !PyErr_Occurred(); i++) strides[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(found, i));
     Py_DECREF(found);
     description->strides = strides;
     return PyErr_Occurred() ? -1 : 0;
