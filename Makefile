@@ -50,7 +50,7 @@ test-moving: build/dev.stamp build/frameworks.stamp build/rivals.stamp ## runs t
 test-torchdata: build/dev.stamp build/frameworks.stamp ## runs torchdata's own tests with headrace's loader; CHECKOUT=folder
 	.venv/bin/python tools/run_torchdata_tests.py "$(CHECKOUT)"
 
-test-torches: $(if $(VERSIONS),build/dev.stamp build/frameworks.stamp,.venv/stamp) ## tests other versions of torch; VERSIONS="2.6.0 2.9.1": about 5 GB each, removed afterwards
+test-torches: $(if $(VERSIONS),build/dev.stamp build/frameworks.stamp build/images.stamp,.venv/stamp) ## tests other versions of torch; VERSIONS="2.6.0 2.9.1": about 5 GB each, removed afterwards; EVERYTHING=1: all tests
 	.venv/bin/python tools/try_torches.py $(VERSIONS)
 
 torch-names: .venv/stamp ## says which private names that headrace uses a torch has; WHEEL=file.whl or a folder

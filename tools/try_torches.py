@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests headrace with other versions of torch, one after the other: `make test-torches VERSIONS="2.6.0 2.9.1"`.
 
-Each is installed with what it needs into build/torches/VERSION, tested, and removed: the private names, the conformance
-with torch, and the frameworks. Without versions it says what it would download, and downloads nothing.
+Each is installed into build/torches/VERSION, with what it needs and the torchvision that fits, tested, and removed: the
+private names, the conformance with torch, the frameworks, and the images. EVERYTHING=1 runs all other Python tests too.
+Without versions it says what it would download, and downloads nothing.
 """
 
 import os
@@ -18,6 +19,7 @@ from common import ROOT
 FOLDER = ROOT / "build/torches"
 TESTS = ["tests/python/torch/test_private_names.py", "tests/python/torch/test_same_as_torch.py"]
 FRAMEWORKS = "tests/python/frameworks"
+IMAGES = "tests/python/images"
 GB = 5  # of a build with CUDA, which is what the package index has for Linux on x86-64, with its libraries
 PATIENCE_S = 3 * 3600
 NO_TESTS = 5  # pytest's exit status
@@ -39,8 +41,9 @@ def run(words: list[Any], **environment: str) -> int:
 
 
 def install(version: str, site: Path) -> bool:
-    target = ["--python", sys.executable, "--target", site]
-    return run(["uv", "pip", "install", "-q", *target, f"torch=={version}"]) == 0
+    """Installs a version, and a torchvision if there is one for it."""
+    command = ["uv", "pip", "install", "-q", "--python", sys.executable, "--target", site, f"torch=={version}"]
+    return run([*command, "torchvision"]) == 0 or run(command) == 0
 
 
 def pytest(site: Path, tests: list[str], path: list[Path]) -> bool:
@@ -63,7 +66,11 @@ def test(version: str) -> list[str]:
             "names": run([sys.executable, ROOT / "tools/torch_names.py", site / "torch"]) == 0,
             "conformance": pytest(site, TESTS, []),
             "frameworks": pytest(site, [FRAMEWORKS], [frameworks]),
+            "images": pytest(site, [IMAGES], []),
         }
+        if os.environ.get("EVERYTHING"):
+            done = [word for name in [*TESTS, FRAMEWORKS, IMAGES] for word in ("--deselect", name)]
+            results["everything else"] = pytest(site, ["tests/python", "tests/cli", *done], [])
         return [name for name, holds in results.items() if not holds]
     finally:
         shutil.rmtree(site, ignore_errors=True)

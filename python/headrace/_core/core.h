@@ -58,8 +58,8 @@ int core_add_constants(PyObject *module); /* -1: exception */
  */
 struct core {
     struct {
-        PyObject *requires_grad, *dtype, *is_conj, *is_neg, *untyped_storage, *data_ptr, *storage_offset, *prepare,
-            *is_from_signal, *show_step, *check_end;
+        PyObject *requires_grad, *dtype, *is_conj, *is_neg, *stride, *untyped_storage, *data_ptr, *storage_offset,
+            *prepare, *is_from_signal, *show_step, *check_end;
     } names;                       /* interned when the module is made */
     PyObject *tensor_type;         /* torch.Tensor */
     PyObject *int8, *uint8;        /* the torch.dtypes */

@@ -134,6 +134,7 @@ static int intern_names(void) {
     core.names.dtype = PyUnicode_InternFromString("dtype");
     core.names.is_conj = PyUnicode_InternFromString("is_conj");
     core.names.is_neg = PyUnicode_InternFromString("is_neg");
+    core.names.stride = PyUnicode_InternFromString("stride");
     core.names.untyped_storage = PyUnicode_InternFromString("untyped_storage");
     core.names.data_ptr = PyUnicode_InternFromString("data_ptr");
     core.names.storage_offset = PyUnicode_InternFromString("storage_offset");

@@ -157,4 +157,4 @@ def test_lack_of_memory_is_explained(tmp_path: Path, small_group: Path) -> None:
     code = START + OTHERS + "memory = [bytearray(1 << 20) for _ in range(1000)]\n"
     result = run(tmp_path, code, *GRACE, prefix=prefix, expected_s=5)
     assert result.code == 137, result.stderr
-    result.assert_says(r"rank 1 failed first: .*; memory ran out, and the kernel killed it. It used at most 1\d\d MiB")
+    result.assert_says(r"rank 1 failed first: .*; memory ran out, and the kernel killed it. It used at most \d\d\d MiB")

@@ -96,6 +96,7 @@ train()
 
 LOADER = """
 import headrace.torch
+torch.multiprocessing.set_start_method("fork")  # the scripts have no main guard, which CPython 3.14's default needs
 class Numbers(torch.utils.data.Dataset):
     def __len__(self): return 100000
     def __getitem__(self, index): return torch.tensor([index])

@@ -140,6 +140,7 @@ def states() -> tuple[bytes, float, float]:
 _ONCE = re.compile(
     "ComplexHalf support is experimental|Sparse invariant checks|Sparse CSR tensor|quantized|TypedStorage|"
     "nested tensor|headrace: workers are started by fork|headrace: the loop ends after|headrace: this epoch ended after"
+    "|headrace: no batch for"  # on a busy machine, or if modules are compiled
 )
 
 
@@ -213,7 +214,7 @@ def assert_same(make: Make, **options: Any) -> Trace:
                 assert x == y, f"epoch {number}, batch {position}: headrace {x!r:.2000}, torch {y!r:.2000}"
             assert len(a) == len(b), f"epoch {number}: headrace {a[len(b) :]!r:.500}, torch {b[len(a) :]!r:.500}"
         assert a == b, f"part {number}"
-    assert ours.warned == theirs.warned
+    assert ours.warned == theirs.warned, f"headrace {ours.warned}, torch {theirs.warned}"
     assert ours.random == theirs.random, "random numbers left to the trainer differ"
     return theirs
 

@@ -114,12 +114,16 @@ _library: list[Any] = []
 
 
 def import_torchvision() -> None:
-    """Makes torchvision importable with a torch for the CPU: its operators are defined without an implementation. The
-    transforms and datasets do not use them."""
-    import torch
+    """Imports torchvision. If its operators do not load, since it was built for CUDA or another torch, they are defined
+    without an implementation: the transforms and datasets do not use them."""
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError:
+        import torch
 
-    if not _library:
+        for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
+            del sys.modules[name]  # it stopped in the middle
         _library.append(torch.library.Library("torchvision", "DEF"))
         for name in OPERATORS.split():
             _library[0].define(f"{name}(Tensor x) -> Tensor")
-    import torchvision  # noqa: F401
+        importlib.import_module("torchvision")

@@ -409,7 +409,8 @@ def test_a_dump_of_stacks_that_does_not_fit_is_marked_as_cut() -> None:
 
 NO_GUARD = """
 from headrace import Loader
-for _ in Loader([1, 2], num_workers=1, multiprocessing_context="spawn", max_restarts=0):
+class Numbers(list): pass
+for _ in Loader(Numbers([1, 2]), num_workers=1, multiprocessing_context="spawn", max_restarts=0):
     pass
 """
 

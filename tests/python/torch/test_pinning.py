@@ -139,7 +139,7 @@ class HasMessage(Exception):
 
 
 def test_pin_error_of_class_with_message_shows_text(pinned: dict[int, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def pin(_: torch.Tensor) -> torch.Tensor:
+    def pin(_: torch.Tensor, device: object = None) -> torch.Tensor:
         raise HasMessage("the original text")
 
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin)

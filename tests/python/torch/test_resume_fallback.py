@@ -19,6 +19,7 @@ from loaders import only_headrace
 from processes import run
 from resumed import MAKERS, Numbers, Stateless, plain
 from torch.utils.data import IterDataPipe, MapDataPipe
+from torch_features import says
 
 pytestmark = [only_headrace]
 
@@ -114,8 +115,10 @@ def test_the_end_of_an_epoch_is_noticed(tmp_path: pathlib.Path) -> None:
 
 
 def test_out_of_order_each_sample_comes_once(tmp_path: pathlib.Path) -> None:
+    """torch 2.6 gives a worker that is late more batches than its share."""
+    late = [0, 2] if says("_workers_num_tasks") else [0, 2, 4]
     for holes, samples, (epoch, steps, _) in _case(tmp_path, "out_of_order"):
-        assert holes == [0, 2] and samples == list(range(40)) and (epoch, steps) == (1, 0)
+        assert holes == late and samples == list(range(40)) and (epoch, steps) == (1, 0)
 
 
 def test_iterators_and_epochs_are_freed_at_once(tmp_path: pathlib.Path) -> None:

@@ -94,6 +94,20 @@ static int is_disguised(PyObject *tensor, struct dl_dtype described) {
     return dtype != (described.code == INT ? core.int8 : core.uint8);
 }
 
+/* The capsules of torch before 2.10 have a stride of 1 for each dimension of size 0 or 1. -1: exception. */
+static int read_strides(struct inputs *inputs, PyObject *tensor, struct dl_tensor *description) {
+    size_t ndim = (size_t)description->ndim;
+    int64_t *strides = inputs_room(inputs, ndim * sizeof *strides);
+    PyObject *found = strides ? PyObject_CallMethodNoArgs(tensor, core.names.stride) : NULL;
+    if (!found) return -1;
+    if (!PyTuple_Check(found) || PyTuple_GET_SIZE(found) != (Py_ssize_t)ndim)
+        PyErr_SetString(PyExc_RuntimeError, "headrace: stride() of a tensor has not one number for each dimension");
+    for (size_t i = 0; i < ndim && !PyErr_Occurred(); i++) strides[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(found, i));
+    Py_DECREF(found);
+    description->strides = strides;
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 /* Without an exchange table, the tensor gives a capsule. The inputs keep it alive, and with it the description of the
  * tensor. */
 static enum found describe_by_capsule(struct inputs *inputs, PyObject *tensor, struct dl_tensor *ret_tensor) {
@@ -106,7 +120,7 @@ static enum found describe_by_capsule(struct inputs *inputs, PyObject *tensor, s
     *ret_tensor = managed->tensor;
     int r = inputs_keep(inputs, capsule);
     Py_DECREF(capsule);
-    return r < 0 ? FOUND_ERROR : FOUND;
+    return r < 0 || read_strides(inputs, tensor, ret_tensor) < 0 ? FOUND_ERROR : FOUND;
 }
 
 static enum found describe(struct inputs *inputs, PyObject *tensor, struct dl_tensor *ret_tensor) {

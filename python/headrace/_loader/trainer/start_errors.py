@@ -7,6 +7,7 @@ The iterators of both loaders start their engine with `started`.
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -72,7 +73,8 @@ def started(start: Callable[[bool], _Made], parts: list[tuple[str, Any]], method
     """Returns what start(False) returns. If that fails because one of the parts cannot be pickled, its exception gets a
     report on every object that cannot. With `repair`, start(True) is called instead, which pickles these objects so
     that the worker can make them again (see repaired_pickle)."""
-    if method != "fork" and not contexts.main_has_file() and (lost := _lost_with_main(parts, method)) is not None:
+    is_without_file = method != "fork" and not contexts.main_has_file() and not _is_importing_main()
+    if is_without_file and (lost := _lost_with_main(parts, method)) is not None:
         if repair is not None and all(one.repair for one in lost.errors):
             return _started_repaired(start, parts, method, lost)
         error = RuntimeError("headrace: workers cannot be started: they would not find what is defined in __main__")
@@ -88,6 +90,11 @@ def started(start: Callable[[bool], _Made], parts: list[tuple[str, Any]], method
             explain(error, report)
             raise
     return _started_repaired(start, parts, method, report)
+
+
+def _is_importing_main() -> bool:
+    """Returns True in a worker that imports a script without a main guard, which multiprocessing's own error names."""
+    return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
 
 
 def _lost_with_main(parts: list[tuple[str, Any]], method: str) -> Any:
