@@ -31,6 +31,8 @@ PUBLIC |= {
     "source": "source",
     "tokens": "source",
     "launch": "launch",
+    "look": "arena",
+    "show": "arena",
 }
 PUBLIC |= {"cache": "cache", "cache_files": "cache", "cache_samples": "cache", "cache_shared": "cache"}
 

@@ -14,6 +14,7 @@
 #include <headrace/frozen.h>
 #include <headrace/image.h>
 #include <headrace/loader.h>
+#include <headrace/look.h>
 #include <headrace/sampler.h>
 #include <headrace/source.h>
 #include <headrace/tokens.h>

@@ -129,6 +129,7 @@ struct hr_arena {
     struct hr__held *lent; /* returned, but forked children may still be copying */
     struct hr__fork_pipe *fork_pipe;
     struct hr_arena_report counts;
+    struct hr_show *show; /* what shows this arena to observers, borrowed; NULL: nothing */
     hr_arena *next; /* the next arena in the registry of fork.c */
     hr_arena *previous;
 };

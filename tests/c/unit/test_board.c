@@ -113,10 +113,10 @@ static void memory_that_is_no_board_is_refused(void **state) {
     enum hr__memory_kind kind;
     int fd = -1;
     (void)state;
-    must(hr__memory_create(100, 100, &fd, &kind));
+    must(hr__memory_create("headrace-test", 100, 100, &fd, &kind));
     assert_int_equal(open_inherited(fd, &two, &board), HR_E_CORRUPT);
     close(fd);
-    must(hr__memory_create(8, 8, &fd, &kind));
+    must(hr__memory_create("headrace-test", 8, 8, &fd, &kind));
     assert_int_equal(open_inherited(fd, &two, &board), -EIO);
     close(fd);
     assert_int_equal(open_inherited(1000000, &two, &board), -EBADF);
