@@ -54,7 +54,7 @@ struct hr_arena_look {
     uint64_t inside_ns;  /* time of the loop inside next(), without first batches of epochs */
     uint64_t start_ns;   /* time until the first batches of epochs */
     uint64_t starts;     /* and how many of them there were */
-    uint64_t wait_ns;    /* parts of both: waiting for a worker, */
+    uint64_t wait_ns;    /* parts of inside_ns: waiting for a worker, */
     uint64_t pin_ns;     /* for the pinning thread, */
     uint64_t draw_ns;    /* asking the sampler and sending indices, */
     uint64_t rebuild_ns; /* making tensors of a batch */

@@ -383,7 +383,10 @@ static uint64_t add_time(hr_show *show, const struct hr_show_visit *visit) {
         if (waited_ns >= LONG_NS) show->left = 0;
     }
     show->counts[show->is_first ? HR__COUNT_START_NS : HR__COUNT_INSIDE_NS] += counted_ns;
-    show->counts[HR__COUNT_WAIT_NS] += waited_ns - (show->pinned_ns - visit->pinned_ns);
+    if (!show->is_first) {
+        show->counts[HR__COUNT_PIN_NS] += show->pinned_ns - visit->pinned_ns;
+        show->counts[HR__COUNT_WAIT_NS] += waited_ns - (show->pinned_ns - visit->pinned_ns);
+    }
     return took_ns;
 }
 
@@ -423,7 +426,7 @@ bool hr_show_is_due(hr_show *show) {
 }
 
 int64_t hr_show_part_begin(const hr_show *show) {
-    return show->is_timed ? hr__now_ns() : 0;
+    return show->is_timed && !show->is_first ? hr__now_ns() : 0;
 }
 
 void hr_show_part_end(hr_show *show, enum hr_show_part part, int64_t began_ns) {
@@ -442,7 +445,6 @@ void hr_show_pin_end(hr_show *show) {
     uint64_t took_ns = (uint64_t)(hr__now_ns() - show->pin_began_ns);
     show->pin_began_ns = 0;
     show->pinned_ns += took_ns;
-    show->counts[HR__COUNT_PIN_NS] += took_ns;
     if (show->shown) store(&show->shown->wait_since_ns, 0);
 }
 

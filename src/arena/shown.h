@@ -40,7 +40,7 @@ enum hr__count {
     HR__COUNT_INSIDE_NS, /* time inside next(), first batches of epochs apart */
     HR__COUNT_START_NS,  /* time until the first batch of an epoch, with the start of workers */
     HR__COUNT_STARTS,
-    HR__COUNT_WAIT_NS, /* parts of INSIDE_NS and START_NS: for workers, */
+    HR__COUNT_WAIT_NS, /* parts of INSIDE_NS: for workers, */
     HR__COUNT_PIN_NS,  /* for the pinning thread, */
     HR__COUNT_DRAW_NS, /* for the sampler and sending its indices, */
     HR__COUNT_REBUILD_NS,

@@ -123,7 +123,7 @@ static void another_version_is_named_as_such(void **state) {
     struct room *room = *state;
     room->header->abi_version = HR__ABI_VERSION + 1;
     assert_int_equal(check(room, room->plan.total_bytes), HR_E_VERSION);
-    assert_non_null(strstr(hr_error_message(), "layout 5, this one has layout 4"));
+    assert_non_null(strstr(hr_error_message(), "layout 6, this one has layout 5"));
     room->header->abi_version = HR__ABI_VERSION;
     room->header->header_bytes += 64;
     assert_int_equal(check(room, room->plan.total_bytes), HR_E_VERSION);

@@ -11,7 +11,7 @@ from headrace._base.units import in_duration
 from headrace._ranks import callers, where
 from headrace._ranks.agreement import Agreement
 
-_LOG = logging.getLogger("headrace")
+_LOG = logging.getLogger("headrace.epochs")
 _WORTH_S = 1.0  # the end of a shorter epoch is not logged
 _MEGABYTE = 1e6
 _MILLI = 1e3
