@@ -176,10 +176,10 @@ struct top_worker_rates top_worker_rates_of(const struct top_worker *worker) {
 const char *top_state_of(const struct top *top, const struct top_loader *loader) {
     enum { STALLED_S = 30, IDLE_LOOKS = 3 };
     double waits = top_waits_s(top, loader);
-    if (loader->is_over) return "between epochs";
+    if (loader->is_over) return "ended";
     if (loader->look.has_stopped) return "ends";
     if (waits > STALLED_S) return "stalled";
-    if (loader->look.step == 0) return waits > 0 ? "starts" : "not begun";
+    if (loader->look.step == 0) return waits > 0 ? "starts" : "new";
     if (waits > 0) return "waits";
     return loader->mark_count > IDLE_LOOKS && top_rates_of(top, loader).batches == 0 ? "idle" : "runs";
 }

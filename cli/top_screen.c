@@ -133,9 +133,10 @@ static void draw_head(struct picture *picture) {
     top_clean(host, clean, sizeof clean);
     if (localtime_r(&now, &local)) strftime(clock, sizeof clock, "%H:%M:%S", &local);
     if (top->cores > 0) snprintf(cores, sizeof cores, "cores %.1f/%.0f  ", top->cores_used, top->cores);
-    line(picture, false, "headrace top  %s %s  %u loader%s  %u worker%s  %smem %s/%s%s", clean, clock, top->count,
+    line(picture, false, "headrace top  %s %s%s  %u loader%s  %u worker%s  %smem %s/%s", clean, clock,
+         picture->view->is_frozen ? " (frozen)" : "", top->count,
          top->count == 1 ? "" : "s", workers, workers == 1 ? "" : "s", cores, in_size((double)top->memory_used, used),
-         in_size((double)top->memory_total, all), picture->view->is_frozen ? "  frozen" : "");
+         in_size((double)top->memory_total, all));
 }
 
 static void draw_loader(struct picture *picture, const struct top_loader *loader, bool is_chosen) {
