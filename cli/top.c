@@ -14,25 +14,24 @@
 
 enum { BETWEEN_LOOKS_NS = 999999999, WIDE = 4096 };
 
-static const char help[] =
-    "Usage: headrace top [PID...] [--once] [--json] [--prometheus] [-o FILE]\n"
-    "\n"
-    "Shows what the loaders of this machine do: how long training loops wait for\n"
-    "batches, and what the workers do meanwhile. It only reads, and needs no change\n"
-    "of the training script.\n"
-    "\n"
-    "  PID               only loaders of these processes, and of those that they\n"
-    "                    have started; root sees the processes of all users\n"
-    "  --once            print one picture, after two looks a second apart; so it\n"
-    "                    does, too, if its output is no terminal\n"
-    "  --json            print the numbers as JSON, with rates of one second\n"
-    "  --prometheus      print counters for Prometheus (OpenMetrics)\n"
-    "  -o, --output FILE replace FILE with the output at once, for the textfile\n"
-    "                    collector of node_exporter\n"
-    "  -h, --help        show this text\n"
-    "\n"
-    "Keys: up and down choose a loader, enter shows only it, o sorts, space freezes,\n"
-    "s shows stacks of its workers (it asks first), ? explains, q quits.\n";
+static const char help[] = "Usage: headrace top [PID...] [--once] [--json] [--prometheus] [-o FILE]\n"
+                           "\n"
+                           "Shows what the loaders of this machine do: how long training loops wait for\n"
+                           "batches, and what the workers do meanwhile. It only reads, and needs no change\n"
+                           "of the training script.\n"
+                           "\n"
+                           "  PID               only loaders of these processes, and of those that they\n"
+                           "                    have started; root sees the processes of all users\n"
+                           "  --once            print one picture, after two looks a second apart; so it\n"
+                           "                    does, too, if its output is no terminal\n"
+                           "  --json            print the numbers as JSON, with rates of one second\n"
+                           "  --prometheus      print counters for Prometheus (OpenMetrics)\n"
+                           "  -o, --output FILE replace FILE with the output at once, for the textfile\n"
+                           "                    collector of node_exporter\n"
+                           "  -h, --help        show this text\n"
+                           "\n"
+                           "Keys: up and down choose a loader, enter shows only it, o sorts, space freezes,\n"
+                           "s shows stacks of its workers (it asks first), ? explains, q quits.\n";
 
 struct request {
     bool is_once, is_json, is_prometheus, is_help;

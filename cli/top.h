@@ -32,7 +32,7 @@ struct top_worker_mark {
 
 struct top_worker {
     struct hr_worker_look look;
-    int pid; /* as this process sees it; 0: not known */
+    int pid;       /* as this process sees it; 0: not known */
     bool is_known; /* /proc has told its memory */
     uint64_t private_bytes;
     uint64_t first_bytes; /* the memory at the first look, and when that was */
@@ -79,7 +79,7 @@ struct top {
     int pid_count;
     int64_t now_ns;
 
-    uint32_t refused; /* loaders whose memory the kernel does not let this process read */
+    uint32_t refused;       /* loaders whose memory the kernel does not let this process read */
     uint32_t refused_users; /* of these, those of other users */
     uint32_t other_versions;
     uint32_t damaged;
@@ -118,7 +118,7 @@ void top_look_at_machine(struct top *top);
 void top_look_at_cache(struct top *top);
 
 struct top_rates {
-    double wait; /* 0 to 1 */
+    double wait;                    /* 0 to 1 */
     double batches, samples, bytes; /* per second */
     double busy;                    /* of the workers, 0 to 1 */
 };
@@ -139,8 +139,8 @@ void top_sum_times(const struct top_loader *loader, struct hr_times *ret_samples
 /* ---- top_screen.c ---- */
 
 struct top_view {
-    uint32_t chosen;      /* the row */
-    int chosen_pid;       /* and the loader that it was */
+    uint32_t chosen; /* the row */
+    int chosen_pid;  /* and the loader that it was */
     uint32_t chosen_loader;
     bool is_frozen, shows_help, asks_stacks, has_detail;
     int order;

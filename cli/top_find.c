@@ -40,7 +40,8 @@ static bool read_link(const char *path, char *ret_text, size_t bytes) {
     return length > 0;
 }
 
-/* Returns true if a process has another namespace than this one. That of a process that may not be read is not known. */
+/* Returns true if a process has another namespace than this one. That of a process that may not be read is not known.
+ */
 static bool is_elsewhere(int pid, const char *kind) {
     char path[64], theirs[64], own[64];
     snprintf(path, sizeof path, "/proc/%d/ns/%s", pid, kind);

@@ -170,7 +170,8 @@ struct top_worker_rates top_worker_rates_of(const struct top_worker *worker) {
         .batches = growth(first->done, last->done) / s,
         .busy = share(growth(first->busy_ns, last->busy_ns) / 1e9 / s),
         .cpu = first->cpu_ns && last->cpu_ns ? growth(first->cpu_ns, last->cpu_ns) / 1e9 / s : 0,
-        .growth = worker->is_known && hours > 1.0 / 120 ? growth(worker->first_bytes, worker->private_bytes) / hours : 0};
+        .growth =
+            worker->is_known && hours > 1.0 / 120 ? growth(worker->first_bytes, worker->private_bytes) / hours : 0};
 }
 
 const char *top_state_of(const struct top *top, const struct top_loader *loader) {
@@ -339,8 +340,7 @@ enum top_visited top_visit(struct top *top, int pid, int fd, bool is_by_socket) 
     if (stat(path, &info) == 0 && S_ISREG(info.st_mode)) memory = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (memory < 0) return is_by_socket && (errno == EACCES || errno == EPERM) ? refuse(top, pid) : TOP_ELSEWHERE;
     enum top_visited visited = TOP_ELSEWHERE;
-    if (fstat(memory, &info) == 0)
-        visited = is_seen_already(top, &info) ? TOP_SEEN : take(top, pid, fd, memory, &info);
+    if (fstat(memory, &info) == 0) visited = is_seen_already(top, &info) ? TOP_SEEN : take(top, pid, fd, memory, &info);
     close(memory);
     return visited;
 }

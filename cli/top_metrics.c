@@ -67,7 +67,7 @@ struct number {
 };
 
 #define NUMBER(name, field, is_count, is_ns, needs_workers, help)                                                      \
-    {name, help, offsetof(struct hr_arena_look, field), is_count, is_ns, needs_workers}
+    { name, help, offsetof(struct hr_arena_look, field), is_count, is_ns, needs_workers }
 
 static const struct number numbers[] = {
     NUMBER("batches", batches, true, false, false, "Batches that the training loop has."),
@@ -194,9 +194,10 @@ void top_put_metrics(FILE *to, struct top *top) {
 static void put_worker_json(FILE *to, const struct top_worker *worker, uint32_t number) {
     const struct hr_worker_status *status = &worker->look.status;
     struct top_worker_rates rates = top_worker_rates_of(worker);
-    fprintf(to, "{\"worker\": %u, \"pid\": %u, \"phase\": \"%s\", \"batches_total\": %" PRIu64
-                ", \"worker_busy_seconds_total\": {\"fetch\": %.6f, \"collate\": %.6f}, \"starts\": %u, "
-                "\"batches_per_s\": %.3f, \"busy\": %.4f, \"cpu\": %.4f, ",
+    fprintf(to,
+            "{\"worker\": %u, \"pid\": %u, \"phase\": \"%s\", \"batches_total\": %" PRIu64
+            ", \"worker_busy_seconds_total\": {\"fetch\": %.6f, \"collate\": %.6f}, \"starts\": %u, "
+            "\"batches_per_s\": %.3f, \"busy\": %.4f, \"cpu\": %.4f, ",
             number, status->pid, phases[status->phase], status->done_count, in_s(status->phase_ns[HR_PHASE_FETCH]),
             in_s(status->phase_ns[HR_PHASE_COLLATE]), status->starts, rates.batches, rates.busy, rates.cpu);
     if (worker->look.index == HR_NO_SAMPLE)
@@ -226,9 +227,10 @@ static void put_loader_json(FILE *to, const struct top *top, const struct top_lo
     struct top_rates rates = top_rates_of(top, loader);
     fprintf(to, "{\"pid\": %d, \"id\": %u, \"loader\": ", loader->pid, look->loader);
     put_json(to, look->name);
-    fprintf(to, ", \"rank\": %d, \"world_size\": %d, \"state\": \"%s\", \"epoch\": %" PRIu64 ", \"step\": %" PRIu64
-                ", \"queue_batches\": %u, \"queue_room\": %u, \"wait\": %.4f, \"busy\": %.4f, "
-                "\"batches_per_s\": %.3f, \"samples_per_s\": %.3f, \"bytes_per_s\": %.0f, ",
+    fprintf(to,
+            ", \"rank\": %d, \"world_size\": %d, \"state\": \"%s\", \"epoch\": %" PRIu64 ", \"step\": %" PRIu64
+            ", \"queue_batches\": %u, \"queue_room\": %u, \"wait\": %.4f, \"busy\": %.4f, "
+            "\"batches_per_s\": %.3f, \"samples_per_s\": %.3f, \"bytes_per_s\": %.0f, ",
             look->rank, look->world_size, top_state_of(top, loader), look->epoch, look->step, look->queue_count,
             look->queue_room, rates.wait, rates.busy, rates.batches, rates.samples, rates.bytes);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {

@@ -35,8 +35,7 @@ static bool read_private(int pid, uint64_t *ret_bytes) {
     bool is_found = false;
     snprintf(path, sizeof path, "/proc/%d/status", pid);
     FILE *file = fopen(path, "re");
-    while (file && !is_found && fgets(line, sizeof line, file))
-        is_found = sscanf(line, "RssAnon: %" SCNu64, &kib) == 1;
+    while (file && !is_found && fgets(line, sizeof line, file)) is_found = sscanf(line, "RssAnon: %" SCNu64, &kib) == 1;
     if (file) fclose(file);
     *ret_bytes = kib * 1024;
     return is_found;
@@ -66,10 +65,10 @@ static void look_at_cores(struct top *top) {
     char line[LINE_BYTES];
     uint64_t parts[8] = {0}, all = 0;
     FILE *file = fopen("/proc/stat", "re");
-    bool is_read = file && fgets(line, sizeof line, file) &&
-                   sscanf(line, "cpu %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64
-                                " %" SCNu64,
-                          &parts[0], &parts[1], &parts[2], &parts[3], &parts[4], &parts[5], &parts[6], &parts[7]) == 8;
+    bool is_read =
+        file && fgets(line, sizeof line, file) &&
+        sscanf(line, "cpu %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64,
+               &parts[0], &parts[1], &parts[2], &parts[3], &parts[4], &parts[5], &parts[6], &parts[7]) == 8;
     if (file) fclose(file);
     if (!is_read) return;
     for (int i = 0; i < 8; i++) all += parts[i];
@@ -132,7 +131,8 @@ static int list_cached(void *context, const struct hr_cache_entry *entry) {
     *cached = (struct top_cached){.bytes = entry->info.bytes, .jobs = entry->claim_count};
     snprintf(cached->name, sizeof cached->name, "%s", entry->info.name);
     const char *slash = strrchr(entry->info.path, '/');
-    snprintf(cached->place, sizeof cached->place, "%.*s", slash ? (int)(slash - entry->info.path) : 0, entry->info.path);
+    snprintf(cached->place, sizeof cached->place, "%.*s", slash ? (int)(slash - entry->info.path) : 0,
+             entry->info.path);
     if (strcmp(entry->info.format, HR_SAMPLES_FORMAT) != 0 || hr_samples_peek(entry->info.path, &report) < 0) return 0;
     cached->is_table = true;
     cached->budget_bytes = report.budget_bytes;

@@ -105,7 +105,8 @@ struct picture {
 };
 
 /* Writes a line, cut to the width. On a terminal the rest of the line is cleared. */
-__attribute__((format(printf, 3, 4))) static void line(struct picture *picture, bool is_chosen, const char *format, ...) {
+__attribute__((format(printf, 3, 4))) static void line(struct picture *picture, bool is_chosen, const char *format,
+                                                       ...) {
     char text[LINE_BYTES];
     va_list arguments;
     if (picture->lines-- <= 0) return;
@@ -128,14 +129,15 @@ static void draw_head(struct picture *picture) {
     time_t now = top_wall_s();
     struct tm local;
     uint32_t workers = 0;
-    for (uint32_t i = 0; i < top->count; i++) workers += top->loaders[i].is_over ? 0 : top->loaders[i].look.worker_count;
+    for (uint32_t i = 0; i < top->count; i++)
+        workers += top->loaders[i].is_over ? 0 : top->loaders[i].look.worker_count;
     gethostname(host, sizeof host - 1);
     top_clean(host, clean, sizeof clean);
     if (localtime_r(&now, &local)) strftime(clock, sizeof clock, "%H:%M:%S", &local);
     if (top->cores > 0) snprintf(cores, sizeof cores, "cores %.1f/%.0f  ", top->cores_used, top->cores);
     line(picture, false, "headrace top  %s %s%s  %u loader%s  %u worker%s  %smem %s/%s", clean, clock,
-         picture->view->is_frozen ? " (frozen)" : "", top->count,
-         top->count == 1 ? "" : "s", workers, workers == 1 ? "" : "s", cores, in_size((double)top->memory_used, used),
+         picture->view->is_frozen ? " (frozen)" : "", top->count, top->count == 1 ? "" : "s", workers,
+         workers == 1 ? "" : "s", cores, in_size((double)top->memory_used, used),
          in_size((double)top->memory_total, all));
 }
 
@@ -146,8 +148,8 @@ static void draw_loader(struct picture *picture, const struct top_loader *loader
     top_clean(look->name, name, sizeof name);
     size_t wide = columns_of(name);
     const char *shown = name;
-    while (wide > NAME_COLUMNS && wide-- && *shown)
-        do shown++;
+    while (wide > NAME_COLUMNS && wide-- && *shown) do
+            shown++;
         while (((unsigned char)*shown & 0xC0) == 0x80);
     if (look->rank >= 0 && look->world_size > 1) snprintf(rank, sizeof rank, "%d/%d", look->rank, look->world_size);
     if (look->worker_count) {
@@ -208,7 +210,8 @@ static void judge(const struct top *top, const struct top_loader *loader, char *
         snprintf(text, bytes, "the training process makes its batches itself: try num_workers=%.0f",
                  idle >= 2 ? (idle < 8 ? idle : 8) : 1);
     else if (rates.busy > 0.8 && idle >= 1)
-        snprintf(text, bytes, "the workers are busy %.0f %% and %.1f cores are free: about %.0f workers would be enough",
+        snprintf(text, bytes,
+                 "the workers are busy %.0f %% and %.1f cores are free: about %.0f workers would be enough",
                  100 * rates.busy, idle, workers / (1 - (rates.wait < 0.9 ? rates.wait : 0.9)) + 0.5);
     else if (rates.busy > 0.8)
         snprintf(text, bytes, "the workers are busy %.0f %% and no core is free: only cheaper samples help",
@@ -240,7 +243,8 @@ static void draw_worker(struct picture *picture, const struct top_worker *worker
     static const char *const doing[] = {"waits", "fetch", "collate"};
     const struct hr_worker_status *status = &worker->look.status;
     struct top_worker_rates rates = top_worker_rates_of(worker);
-    char since[UNITS_BYTES] = "-", index[32] = "-", memory[UNITS_BYTES] = "-", grown[UNITS_BYTES + 2] = "-", cpu[16] = "-";
+    char since[UNITS_BYTES] = "-", index[32] = "-", memory[UNITS_BYTES] = "-", grown[UNITS_BYTES + 2] = "-",
+         cpu[16] = "-";
     if (status->phase_since_ns) in_short((double)(now_ns - status->phase_since_ns) / 1e9, since);
     if (worker->look.index != HR_NO_SAMPLE) in_count(worker->look.index, index);
     if (worker->is_known) {
@@ -262,8 +266,8 @@ static void draw_times(struct picture *picture, const struct top_loader *loader)
     if (samples.worst_index != HR_NO_SAMPLE)
         snprintf(index, sizeof index, " (index %s)", in_count(samples.worst_index, number));
     line(picture, false, " sample p50 %.3g ms  p99 %.3g ms  worst %s%s   collate p50 %.3g ms",
-         top_quantile_ms(&samples, 0.5), top_quantile_ms(&samples, 0.99), in_short((double)samples.worst_ns / 1e9, worst),
-         index, top_quantile_ms(&collates, 0.5));
+         top_quantile_ms(&samples, 0.5), top_quantile_ms(&samples, 0.99),
+         in_short((double)samples.worst_ns / 1e9, worst), index, top_quantile_ms(&collates, 0.5));
 }
 
 static void draw_chosen(struct picture *picture, struct top_loader *loader, uint32_t rows) {
@@ -272,9 +276,9 @@ static void draw_chosen(struct picture *picture, struct top_loader *loader, uint
          "----------------------------------------------------------------------------------------------------"
          "----------------------------------------------------------------------------------------------------");
     draw_about(picture, loader);
-    if (count) line(picture, false, " WORKER   PID DOING     FOR    SAMPLE BATCH/S BUSY%% CPU%%  PRIVATE  GROWTH  DIED");
-    for (uint32_t i = 0; i < count && i < rows; i++)
-        draw_worker(picture, &loader->workers[i], i, picture->top->now_ns);
+    if (count)
+        line(picture, false, " WORKER   PID DOING     FOR    SAMPLE BATCH/S BUSY%% CPU%%  PRIVATE  GROWTH  DIED");
+    for (uint32_t i = 0; i < count && i < rows; i++) draw_worker(picture, &loader->workers[i], i, picture->top->now_ns);
     if (count > rows) line(picture, false, "        %u of %u workers", rows, count);
     draw_times(picture, loader);
 }
@@ -313,8 +317,8 @@ static void draw_missing(struct picture *picture) {
         line(picture, false, "%u damaged: %s", top->damaged, problem);
     }
     if (!top->count && !top->refused && !top->other_versions)
-        line(picture, false, "%s", top->pid_count ? "these processes have no loader that runs"
-                                                  : "no loader of headrace runs here");
+        line(picture, false, "%s",
+             top->pid_count ? "these processes have no loader that runs" : "no loader of headrace runs here");
 }
 
 static void draw_help(struct picture *picture) {

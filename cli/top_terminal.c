@@ -88,7 +88,8 @@ static void handle(int number, void (*handler)(int)) {
 }
 
 static void handle_signals(void) {
-    static const int crashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}, ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+    static const int crashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT},
+                     ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
     for (size_t i = 0; i < sizeof crashes / sizeof *crashes; i++) handle(crashes[i], crash);
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) handle(ends[i], note_end);
     handle(SIGWINCH, note_size);

@@ -33,14 +33,14 @@ enum {
 /* A loader, from its memory. All sums and counts are since the loader was made, over all epochs and workers. Times are
  * nanoseconds of CLOCK_MONOTONIC. */
 struct hr_arena_look {
-    uint32_t version; /* of the part for observers */
-    uint32_t trainer_pid; /* as the trainer sees it: the innermost NSpid */
+    uint32_t version;      /* of the part for observers */
+    uint32_t trainer_pid;  /* as the trainer sees it: the innermost NSpid */
     uint32_t worker_count; /* 0: it makes its batches in the training process */
     uint32_t loader;       /* its number in the process */
     int32_t rank;          /* -1: not known */
     int32_t world_size;
-    uint32_t queue_room;  /* batches that may be in flight */
-    uint32_t queue_count; /* batches that are ready, and that the loop does not have yet */
+    uint32_t queue_room;           /* batches that may be in flight */
+    uint32_t queue_count;          /* batches that are ready, and that the loop does not have yet */
     char name[HR_LOOK_NAME_BYTES]; /* the line that made it, such as train.py:88; any bytes */
     int64_t opened_ns;
     uint64_t epoch;

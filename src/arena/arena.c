@@ -80,7 +80,8 @@ static int no_descriptor(int code) {
 
 static int open_descriptors(hr_arena *arena) {
     enum hr__memory_kind kind = HR__MEMORY_MEMFD;
-    int r = hr__memory_create(HR__ARENA_FILE, arena->layout.total_bytes, arena->layout.head_end, &arena->memory_fd, &kind);
+    int r =
+        hr__memory_create(HR__ARENA_FILE, arena->layout.total_bytes, arena->layout.head_end, &arena->memory_fd, &kind);
     if (r == -EMFILE || r == -ENFILE) return no_descriptor(r);
     if (r < 0)
         return hr__fail(r,

@@ -130,7 +130,7 @@ struct hr_arena {
     struct hr__fork_pipe *fork_pipe;
     struct hr_arena_report counts;
     struct hr_show *show; /* what shows this arena to observers, borrowed; NULL: nothing */
-    hr_arena *next; /* the next arena in the registry of fork.c */
+    hr_arena *next;       /* the next arena in the registry of fork.c */
     hr_arena *previous;
 };
 

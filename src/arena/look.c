@@ -73,19 +73,21 @@ struct file {
 static int read_part(const struct file *file, uint64_t at, void *data, size_t bytes) {
     int r = hr__read_at(file->fd, at, data, bytes);
     return r == -EIO ? hr__fail(HR_E_CORRUPT, "arena: its memory was cut while it was read")
-                     : r < 0 ? hr__fail(r, "arena: cannot read its memory: %s", hr_error_text(r)) : 0;
+           : r < 0   ? hr__fail(r, "arena: cannot read its memory: %s", hr_error_text(r))
+                     : 0;
 }
 
 static bool fits(const struct file *file, uint64_t at, uint64_t count, uint64_t stride, uint64_t least) {
     uint64_t bytes, end;
-    return count == 0 || (stride >= least && hr__mul(count, stride, &bytes) && hr__add(at, bytes, &end) &&
-                          end <= file->bytes);
+    return count == 0 ||
+           (stride >= least && hr__mul(count, stride, &bytes) && hr__add(at, bytes, &end) && end <= file->bytes);
 }
 
 static int check_places(const struct file *file) {
     const struct hr__shown *shown = file->shown;
     uint32_t count = shown->worker_count;
-    if (count <= HR_ARENA_MAX_WORKERS && fits(file, shown->records_at, count, shown->record_bytes, sizeof(struct hr__worker)) &&
+    if (count <= HR_ARENA_MAX_WORKERS &&
+        fits(file, shown->records_at, count, shown->record_bytes, sizeof(struct hr__worker)) &&
         fits(file, shown->rings_at, 2 * (uint64_t)count, shown->ring_bytes, RING_HEAD_BYTES) &&
         fits(file, shown->sights_at, count, shown->sight_bytes, sizeof(struct hr__sight)))
         return 0;
@@ -170,8 +172,8 @@ static int read_worker(const struct file *file, uint32_t worker, struct hr_worke
     struct hr__worker record;
     struct hr__sight sight;
     uint64_t sight_at = file->shown->sights_at + (uint64_t)worker * file->shown->sight_bytes;
-    int r = read_part(file, file->shown->records_at + (uint64_t)worker * file->shown->record_bytes, &record,
-                      sizeof record);
+    int r =
+        read_part(file, file->shown->records_at + (uint64_t)worker * file->shown->record_bytes, &record, sizeof record);
     if (r == 0) r = read_part(file, sight_at, &sight, SIGHT_HEAD_BYTES);
     if (r == 0) hr__look_worker(&record, &sight, ret_look);
     return r;
@@ -196,7 +198,9 @@ static int look_at_worker(const struct file *file, uint32_t worker, struct hr_wo
         if (r < 0 || is_later(&before, ret_look)) return r;
         before = *ret_look;
     }
-    return r < 0 ? r : hr__fail(-EAGAIN, "arena: the counts of worker %u do not grow; the shared memory is damaged", worker);
+    return r < 0
+               ? r
+               : hr__fail(-EAGAIN, "arena: the counts of worker %u do not grow; the shared memory is damaged", worker);
 }
 
 /* The completion ring of a worker comes after its grant ring. */

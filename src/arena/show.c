@@ -14,10 +14,10 @@
 #include "shown.h"
 
 enum {
-    LONG_NS = 100000, /* calls of next() from here on are all timed */
-    SHARE = 200,      /* the part of the time that clocks may take: 1/SHARE, 0.5 % */
-    READS = 6,        /* of a clock in a call that is timed */
-    MOST_LEFT = 1023, /* calls that are not timed in a row */
+    LONG_NS = 100000,    /* calls of next() from here on are all timed */
+    SHARE = 200,         /* the part of the time that clocks may take: 1/SHARE, 0.5 % */
+    READS = 6,           /* of a clock in a call that is timed */
+    MOST_LEFT = 1023,    /* calls that are not timed in a row */
     GUARD_NS = 20000000, /* and for how long */
     NAME_TRIES = 4,
     TELL_NS = 100000000, /* the other ranks are told so often how long this one waits */
@@ -39,8 +39,8 @@ struct hr_show {
 
     uint64_t counts[HR__COUNT_COUNT];
     uint64_t begun[HR__COUNT_COUNT]; /* the counts when the epoch began */
-    int64_t first_ns; /* when the loop had its first batch; 0: it has none yet */
-    int64_t ended_ns; /* when the epoch ended; 0: it has not */
+    int64_t first_ns;                /* when the loop had its first batch; 0: it has none yet */
+    int64_t ended_ns;                /* when the epoch ended; 0: it has not */
     uint64_t epoch;
     uint64_t step;
     uint32_t step_us[HR_LOOK_STEPS];
@@ -57,10 +57,10 @@ struct hr_show {
     uint32_t left;    /* calls that are not timed before the next one that is */
     uint32_t untimed; /* calls since the last one that was timed */
     int64_t timed_ns; /* the end of that one */
-    int64_t told_ns; /* when hr_show_is_due was true */
+    int64_t told_ns;  /* when hr_show_is_due was true */
     uint64_t period_ns;
     int64_t pin_began_ns;
-    uint64_t pinned_ns; /* waits for the pinning thread, */
+    uint64_t pinned_ns;          /* waits for the pinning thread, */
     uint64_t attached_pinned_ns; /* and those before it was attached */
 
     hr_show *next; /* in the registry */
@@ -343,9 +343,8 @@ void hr_show_read_epoch(const hr_show *show, struct hr_arena_look *ret_look) {
 /* ---- a call of next() ---- */
 
 void hr_show_enter(hr_show *show, struct hr_show_visit *ret_visit) {
-    *ret_visit = (struct hr_show_visit){.waited_ns = waited_for_workers(show) + show->pinned_ns,
-                                        .pinned_ns = show->pinned_ns,
-                                        .weight = 1};
+    *ret_visit = (struct hr_show_visit){
+        .waited_ns = waited_for_workers(show) + show->pinned_ns, .pinned_ns = show->pinned_ns, .weight = 1};
     if (show->left && !show->is_first && hr__coarse_now_ns() - show->timed_ns < GUARD_NS) {
         show->left--;
         return;

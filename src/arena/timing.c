@@ -12,7 +12,7 @@ enum {
     SHARE = 200,            /* the part of the time that clocks may take: 1/SHARE, 0.5 % */
     READS = 3,              /* of a clock in a batch */
     MOST_LEFT = 1023,
-    GUARD_NS = 20000000,    /* at most so long no batch is timed */
+    GUARD_NS = 20000000, /* at most so long no batch is timed */
 };
 
 static void add(_Atomic uint64_t *word, uint64_t value) {

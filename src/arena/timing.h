@@ -19,7 +19,7 @@ struct hr__timing {
     uint64_t sample_ns;
     uint32_t left; /* batches that are not timed before the next one that is */
     uint32_t untimed;
-    uint32_t samples_left; /* timed batches whose samples are not timed */
+    uint32_t samples_left;    /* timed batches whose samples are not timed */
     uint32_t samples_untimed; /* batches since the last one whose samples were */
     bool is_timed;
     bool times_samples;

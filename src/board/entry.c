@@ -133,8 +133,8 @@ int hr_board_waits(const hr_board_entry *entry, struct hr_board_wait *ret_waits)
     for (uint32_t page = 0; page < board->page_count; page++) {
         const struct hr__shared_entry *found = find_key(board, page, entry->key);
         if (!found || (page != board->own_page && !hr__board_is_live(board, page))) continue;
-        ret_waits[count++] =
-            (struct hr_board_wait){hr__board_rank_of(found), atomic_load(&found->inside_ns), atomic_load(&found->elapsed_ns)};
+        ret_waits[count++] = (struct hr_board_wait){hr__board_rank_of(found), atomic_load(&found->inside_ns),
+                                                    atomic_load(&found->elapsed_ns)};
     }
     return count;
 }

@@ -18,7 +18,8 @@
  *     4 KiB      a page for each process: `over`, and HR_BOARD_MAX_ENTRIES entries
  *     8 KiB ...
  *
- *     an entry: | key, rank, late, waits | progress | end | facts of even epochs | facts of odd epochs |    one line each
+ *     an entry: | key, rank, late, waits | progress | end | facts of even epochs | facts of odd epochs |    one line
+ * each
  *
  * All atomics are stored and loaded in one total order, except in hr_board_step, which says why. The owner of a page is
  * its only writer. It holds a record lock on the page, so a reader can ask the kernel whether it still runs. If it

@@ -31,11 +31,11 @@ static bool see(const struct hr__shared_entry *entry, uint32_t page, struct hr_b
     bool is_at_end = hr__board_steps_of(atomic_load(&entry->end), tag, &end);
     if (!hr__board_steps_of(atomic_load(&entry->progress), tag, &steps)) steps = 0;
     *ret_position = (struct hr_board_position){.page = page,
-                                                .rank = hr__board_rank_of(entry),
-                                                .loader = key,
-                                                .epoch = facts.epoch,
-                                                .steps = is_at_end ? end : steps,
-                                                .is_at_end = is_at_end};
+                                               .rank = hr__board_rank_of(entry),
+                                               .loader = key,
+                                               .epoch = facts.epoch,
+                                               .steps = is_at_end ? end : steps,
+                                               .is_at_end = is_at_end};
     return true;
 }
 
@@ -52,7 +52,8 @@ static int read_board(hr_board *board) {
     struct hr__board_header header = {.magic = 0};
     int r = hr__memory_bytes(board->fd, &board->bytes);
     if (r == 0) r = hr__read_at(board->fd, 0, &header, sizeof header);
-    if (r == -EIO) return hr__fail(HR_E_CORRUPT, "board: a file of %llu bytes is not a board", (unsigned long long)board->bytes);
+    if (r == -EIO)
+        return hr__fail(HR_E_CORRUPT, "board: a file of %llu bytes is not a board", (unsigned long long)board->bytes);
     if (r == 0) r = hr__board_check_size(&header, board->bytes);
     if (r < 0) return r;
     if (posix_memalign(&board->memory, HR_CACHE_LINE, board->bytes) != 0) return hr__fail(-ENOMEM, "board: no memory");

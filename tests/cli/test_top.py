@@ -20,13 +20,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import headrace
 import numpy as np
 import pytest
+from headrace import _core
 from program import PROGRAM, run
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-
-import headrace
-from headrace import _core
 
 DEADLINE_S = 60
 NOBODY = 65534
@@ -324,7 +323,13 @@ def child(act: Callable[[], None]) -> Iterator[int]:
 
 def top_as_nobody() -> dict[str, Any]:
     result = subprocess.run(
-        [PROGRAM, "top", "--json"], capture_output=True, text=True, user=NOBODY, group=NOBODY, extra_groups=[], timeout=100
+        [PROGRAM, "top", "--json"],
+        capture_output=True,
+        text=True,
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+        timeout=100,
     )
     assert result.returncode == 0, result.stderr
     found: dict[str, Any] = json.loads(result.stdout)
@@ -359,7 +364,9 @@ def test_loaders_that_cannot_be_read_are_counted() -> None:
     refused = top_as_nobody()["refused"]  # those of other programs
     with child(lambda: None):
         assert top_as_nobody()["refused"] == refused + 1
-        text = subprocess.run([PROGRAM, "top", "--once"], capture_output=True, text=True, user=NOBODY, timeout=100).stdout
+        text = subprocess.run(
+            [PROGRAM, "top", "--once"], capture_output=True, text=True, user=NOBODY, timeout=100
+        ).stdout
         assert "of other users; run headrace top as root" in text
     with child(lambda: become_nobody(1)) as pid:
         assert pid in [one["pid"] for one in top_as_nobody()["loaders"]]

@@ -36,8 +36,8 @@ struct hr_show_who {
 HR_API hr_show *hr_show_open(const struct hr_show_who *who);
 HR_API hr_show *hr_show_close(hr_show *show); /* NULL is fine; returns NULL */
 
-/* Shows the counts in an arena, before its workers start, until it is closed; `arena` keeps the pointer. queue_room: the
- * batches that may be in flight. */
+/* Shows the counts in an arena, before its workers start, until it is closed; `arena` keeps the pointer. queue_room:
+ * the batches that may be in flight. */
 HR_API void hr_show_attach(hr_show *show, hr_arena *arena, uint32_t queue_room);
 
 /* Shows the counts in a page of their own. It stays until the show is closed. A process shows at most

@@ -391,7 +391,12 @@ class Loader(Options):
         return {**(self._engine.report() if self._engine is not None else {}), **cache, **rows, **ranks}
 
     def __getstate__(self) -> dict[str, Any]:
-        fresh: dict[str, Any] = {"_iterator": None, "_show": None, "_engine": None, "_blame": restart_state.SampleDeaths()}
+        fresh: dict[str, Any] = {
+            "_iterator": None,
+            "_show": None,
+            "_engine": None,
+            "_blame": restart_state.SampleDeaths(),
+        }
         position = self._position.copy(self._position.number)
         return {**self.__dict__, **fresh, "_position": position, "_context": self._method}
 

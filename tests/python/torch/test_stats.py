@@ -8,7 +8,6 @@ from typing import Any
 import accelerator
 import pytest
 import torch
-
 from headrace._loader.trainer import shown
 from headrace.torch import DataLoader, stats
 

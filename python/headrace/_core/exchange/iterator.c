@@ -219,7 +219,10 @@ static uint64_t count_ahead(const struct iterator *iterator) {
 static void show_result(struct iterator *iterator, hr_show *show, const struct hr_show_visit *visit, bool has_value,
                         bool is_answer, unsigned long long samples) {
     bool is_error = !has_value && (is_answer || samples);
-    hr_show_leave(show, visit, has_value ? HR_SHOW_BATCH : is_error ? HR_SHOW_ERROR : HR_SHOW_NOTHING,
+    hr_show_leave(show, visit,
+                  has_value  ? HR_SHOW_BATCH
+                  : is_error ? HR_SHOW_ERROR
+                             : HR_SHOW_NOTHING,
                   has_value ? samples : 0, count_ahead(iterator));
 }
 

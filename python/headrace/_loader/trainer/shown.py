@@ -107,4 +107,3 @@ def describe(name: str, numbers: dict[str, float]) -> str:
         f"{numbers['samples_per_s']:,.0f} samples/s; the loop waited {100 * numbers['wait']:.0f} % of the time"
         f"{' (' + ', '.join(named) + ')' if named else ''}, and {in_duration(numbers['start_s'])} for the first batch"
     )
-
