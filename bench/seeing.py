@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What it costs that loaders can be seen: the overhead of counting, and `headrace top` itself.
+"""Measures the cost of loaders that can be seen: the overhead of counting, and `headrace top` itself.
 
     python bench/seeing.py overhead --before FOLDER --after FOLDER [--pairs 30]
     python bench/seeing.py top [--loaders 64] [--workers 8] [--processes 700] [--descriptors 40]
 
-overhead: FOLDER is where a release build is installed (build/site). Both take turns in processes of their own, so that a
-busy machine slows both. top: by sockets, and by a walk over processes of another network namespace (as root).
+overhead: CPU of trainer and worker for a batch. FOLDER is where a release build is installed (build/site). Both take
+turns in processes of their own, so that a busy machine slows both. top: by sockets, and by a walk over processes of
+another network namespace (as root).
 """
 
 from __future__ import annotations
@@ -27,30 +28,34 @@ import numpy as np
 from headrace import Loader
 
 class Busy:
-    def __init__(self, seconds, count):
-        self.seconds, self.count = seconds, count
+    def __init__(self, turns, count):
+        self.turns, self.count = turns, count
     def __len__(self):
         return self.count
     def __getitem__(self, index):
-        end = time.perf_counter() + self.seconds
-        while time.perf_counter() < end:
-            pass
+        sum(range(self.turns))
         return index
 
-CASES = {"smallest": (0, 60000, 1), "100 us": (0.0001, 4000, 1), "10 ms": (0.01, 60, 1), "in process": (0, 60000, 0)}
+def cpu_s(loader):
+    workers = loader.report()["per_worker"] if loader.num_workers else []
+    ns = [int(open(f"/proc/{one['pid']}/schedstat").read().split()[0]) for one in workers]
+    return time.process_time() + sum(ns) / 1e9
+
+# Of turns that take about so long.
+CASES = {"smallest": (0, 20000, 1), "100 us": (7000, 1000, 1), "10 ms": (700000, 20, 1), "in process": (0, 20000, 0)}
 loaders = {}
-for name, (seconds, count, workers) in CASES.items():
-    data = Busy(seconds, count) if seconds else range(count)
+for name, (turns, count, workers) in CASES.items():
+    data = Busy(turns, count) if turns else range(count)
     loaders[name] = Loader(data, batch_size=1, num_workers=workers, prefetch_factor=8, persistent_workers=workers > 0)
     for _ in loaders[name]:
         pass
 print("ready", flush=True)
 for line in sys.stdin:
     loader, count = loaders[line.strip()], 0
-    began = time.perf_counter()
+    began = cpu_s(loader)
     for _ in loader:
         count += 1
-    print((time.perf_counter() - began) / count, flush=True)
+    print((cpu_s(loader) - began) / count, flush=True)
 """
 CASES = ("smallest", "100 us", "10 ms", "in process")
 CLONE_NEWNET = 0x40000000
@@ -158,8 +163,7 @@ def main() -> None:
     job.wait()
     if os.geteuid() == 0:
         job = start_loaders(options.loaders, options.workers, moves=True)
-        # The others have the namespace of the loaders, which `nsenter` would give them: here they fork from this process,
-        # which moves, too; the program is started in the first one again.
+        # The others fork from this process while it is in another namespace, so that the walk visits them, too.
         own = os.open("/proc/self/ns/net", os.O_RDONLY)
         libc = ctypes.CDLL(None)
         libc.unshare(CLONE_NEWNET)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of `headrace top` share. */
+/* Declarations that the files of `headrace top` share. */
 #ifndef HR_CLI_TOP_H
 #define HR_CLI_TOP_H
 

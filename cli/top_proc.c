@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `headrace top` takes from /proc and from the cache: processes of workers, the machine, cached objects. */
+/* Looks into /proc and the cache for `headrace top`: processes of workers, the machine, cached objects. */
 #define _GNU_SOURCE
 #include "cli.h"
 #include "top.h"

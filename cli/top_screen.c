@@ -195,7 +195,7 @@ static void draw_loaders(struct picture *picture, uint32_t rows) {
 
 /* ---- the chosen loader ---- */
 
-/* What the numbers say, in the order in which a cause rules out the next one. */
+/* Writes a verdict, in the order in which a cause rules out the next one. */
 static void judge(const struct top *top, const struct top_loader *loader, char *text, size_t bytes) {
     struct top_rates rates = top_rates_of(top, loader);
     uint32_t workers = loader->look.worker_count;

@@ -31,7 +31,7 @@ enum {
     HR__SIGHT_BATCHES = 256, /* the last batches of a worker that are kept */
 };
 
-/* What is counted of a loader, since it was made. The order is that of hr__shown_names. */
+/* The counts of a loader, since it was made. */
 enum hr__count {
     HR__COUNT_BATCHES,
     HR__COUNT_SAMPLES,
@@ -63,7 +63,7 @@ struct hr__shown {
     uint32_t ring_bytes;
     uint32_t sight_bytes;
 
-    /* Who this is, by hr_show_attach. */
+    /* The identity of the loader, by hr_show_attach. */
     _Atomic uint32_t is_named; /* stored last, with release */
     uint32_t loader;           /* its number in the process: the same for all its epochs */
     int32_t rank;              /* -1: not known */

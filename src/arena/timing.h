@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The times of a worker for observers. */
 #ifndef HR_ARENA_TIMING_H
 #define HR_ARENA_TIMING_H
 

@@ -28,7 +28,7 @@ from program import PROGRAM, run
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 DEADLINE_S = 60
-NOBODY = 65534
+OTHER_USER = 65534
 CLONE_NEWPID = 0x20000000
 PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_PDEATHSIG = 4, 8, 1
 CAP_SYS_NICE = 23
@@ -92,7 +92,7 @@ def named(name: str) -> list[str]:
 
 def test_counts_of_a_loader_are_exact() -> None:
     loader = headrace.Loader(Slow(), batch_size=4, num_workers=2, persistent_workers=True)
-    batches = [batch for batch in loader]
+    batches = list(loader)
     assert len(batches) == 10
     next(iterator := iter(loader))
     (seen,) = look()["loaders"]
@@ -321,13 +321,13 @@ def child(act: Callable[[], None]) -> Iterator[int]:
         os.waitpid(pid, 0)
 
 
-def top_as_nobody() -> dict[str, Any]:
+def top_as_other() -> dict[str, Any]:
     result = subprocess.run(
         [PROGRAM, "top", "--json"],
         capture_output=True,
         text=True,
-        user=NOBODY,
-        group=NOBODY,
+        user=OTHER_USER,
+        group=OTHER_USER,
         extra_groups=[],
         timeout=100,
     )
@@ -336,12 +336,12 @@ def top_as_nobody() -> dict[str, Any]:
     return found
 
 
-def become_nobody(dumpable: int, capability: int | None = None) -> None:
+def become_other(dumpable: int, capability: int | None = None) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_KEEPCAPS, 1 if capability is not None else 0)
     os.setgroups([])
-    os.setgid(NOBODY)
-    os.setuid(NOBODY)
+    os.setgid(OTHER_USER)
+    os.setuid(OTHER_USER)
     if capability is not None:
         header = struct.pack("=Ii", 0x20080522, 0)
         data = struct.pack("=6I", 1 << capability, 1 << capability, 0, 0, 0, 0)
@@ -349,9 +349,9 @@ def become_nobody(dumpable: int, capability: int | None = None) -> None:
     libc.prctl(PR_SET_DUMPABLE, dumpable)
 
 
-def can_nobody_run() -> bool:
+def can_other_run() -> bool:
     try:
-        subprocess.run([PROGRAM, "--version"], user=NOBODY, capture_output=True, check=True)
+        subprocess.run([PROGRAM, "--version"], user=OTHER_USER, capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return False
     return True
@@ -359,22 +359,22 @@ def can_nobody_run() -> bool:
 
 @AS_ROOT
 def test_loaders_that_cannot_be_read_are_counted() -> None:
-    if not can_nobody_run():
+    if not can_other_run():
         pytest.skip("another user may not run this program")
-    refused = top_as_nobody()["refused"]  # those of other programs
+    refused = top_as_other()["refused"]  # those of other programs
     with child(lambda: None):
-        assert top_as_nobody()["refused"] == refused + 1
+        assert top_as_other()["refused"] == refused + 1
         text = subprocess.run(
-            [PROGRAM, "top", "--once"], capture_output=True, text=True, user=NOBODY, timeout=100
+            [PROGRAM, "top", "--once"], capture_output=True, text=True, user=OTHER_USER, timeout=100
         ).stdout
         assert "of other users; run headrace top as root" in text
-    with child(lambda: become_nobody(1)) as pid:
-        assert pid in [one["pid"] for one in top_as_nobody()["loaders"]]
-    with child(lambda: become_nobody(0)):
-        assert top_as_nobody()["refused"] == refused + 1
+    with child(lambda: become_other(1)) as pid:
+        assert pid in [one["pid"] for one in top_as_other()["loaders"]]
+    with child(lambda: become_other(0)):
+        assert top_as_other()["refused"] == refused + 1
     if os.uname().machine == "x86_64":
-        with child(lambda: become_nobody(1, CAP_SYS_NICE)):
-            assert top_as_nobody()["refused"] == refused + 1
+        with child(lambda: become_other(1, CAP_SYS_NICE)):
+            assert top_as_other()["refused"] == refused + 1
 
 
 def enter_pid_namespace() -> None:

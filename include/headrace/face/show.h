@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a loader shows to observers: the trainer's side. See headrace/look.h. */
+/* The trainer's side of a loader that observers see. See headrace/look.h. */
 #ifndef HEADRACE_FACE_SHOW_H
 #define HEADRACE_FACE_SHOW_H
 

@@ -42,7 +42,7 @@ def epoch_was_ended() -> bool:
 
 
 def line_of_caller() -> str:
-    """Returns the innermost line outside of headrace, torch and frameworks. Unlike place_of_caller it counts nothing."""
+    """Returns the innermost line outside of headrace, torch and frameworks. It counts nothing."""
     for package, frame in _frames():
         if package not in _INSIDE:
             return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"

@@ -13,7 +13,7 @@ def stats(loader: Any, *, max_over_ranks: bool = False) -> dict[str, float]:
     """Returns numbers of the newest epoch of a loader, also while it runs, flat for a logger. {}: the loader has not
     begun an epoch with headrace.
 
-    `epoch`, `step`, `batches`, `samples`, `errors` (batches that came as an exception); `seconds` since the first batch;
+    `epoch`, `step`, `batches`, `samples`, `errors` (batches that came as an exception); `seconds` since the first one;
     `wait`: the share of that time (0 to 1) that the loop spent inside next(), and `wait_s` the same in seconds; its
     parts `workers_s` (waiting for a worker), `pin_s` (for the pinning thread), `draw_s` (asking the sampler) and
     `rebuild_s` (making tensors); `start_s` until the first batch came; `batches_per_s`, `samples_per_s`, `mb_per_s`;

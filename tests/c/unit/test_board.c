@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "../support/arena_scene.h"
 
+#include <headrace/look.h>
+
 #include "board/board.h"
 
 /* The layout of a board, and a board with one process. Several processes are in tests/c/process/test_board_ranks.c. */
@@ -152,6 +154,23 @@ static void a_process_has_one_board(void **state) {
     hr_board_close(board);
 }
 
+static void looking_checks_the_memory(void **state) {
+    enum hr__memory_kind kind;
+    struct hr_board_position positions[4];
+    hr_board *board = open_alone();
+    int fd = -1;
+    (void)state;
+    assert_int_equal(hr_board_look(board->fd, positions, 4), 0); /* its own process does not count */
+    must(hr__memory_create("headrace-test", 8, 8, &fd, &kind));
+    assert_int_equal(hr_board_look(fd, positions, 4), HR_E_CORRUPT);
+    close(fd);
+    must(hr__memory_create("headrace-test", 8192, 8192, &fd, &kind));
+    assert_true(hr_board_look(fd, positions, 4) < 0);
+    close(fd);
+    assert_true(hr_board_look(-1, positions, 4) < 0);
+    hr_board_close(board);
+}
+
 static void a_process_alone_waits_until_the_deadline(void **state) {
     hr_board *board = open_alone();
     hr_board_entry *entry = NULL;
@@ -214,6 +233,7 @@ int main(void) {
         cmocka_unit_test(memory_that_is_no_board_is_refused),
         cmocka_unit_test(sizes_out_of_range_are_refused),
         cmocka_unit_test(a_process_has_one_board),
+        cmocka_unit_test(looking_checks_the_memory),
         cmocka_unit_test(a_process_alone_waits_until_the_deadline),
         cmocka_unit_test(entries_are_limited_and_taken_again),
 #ifdef HR_FAILPOINTS

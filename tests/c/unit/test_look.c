@@ -12,7 +12,7 @@
 #include "arena/ledger.h"
 #include "os/os.h"
 
-/* What observers see of a loader, and that they believe nothing that they read. */
+/* The numbers that observers see of a loader; they believe nothing that they read. */
 
 enum { BYTES = 1000, WORKERS = 2 };
 

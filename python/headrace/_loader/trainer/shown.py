@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What observers see of a loader, and its numbers for the program itself: both loaders make a Show, and give the
+"""Makes what observers see of a loader, and its numbers for the program itself: both loaders have a Show, and give the
 numbers of `headrace.torch.stats` and the line at the end of an epoch."""
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ import logging
 
 from headrace import _core
 from headrace._base.units import in_duration
+from headrace._base.warn import log
 from headrace._ranks import callers, where
 from headrace._ranks.agreement import Agreement
 
-_LOG = logging.getLogger("headrace.epochs")
+_LOG = log.getChild("epochs")
 _WORTH_S = 1.0  # the end of a shorter epoch is not logged
 _MEGABYTE = 1e6
 _MILLI = 1e3
