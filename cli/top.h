@@ -85,6 +85,10 @@ struct top {
     uint32_t damaged;
     char problem[160]; /* of the last damaged one */
 
+    struct hr_worker_look *scratch; /* of the loader that is looked at */
+    uint32_t scratch_room;
+    int inner_of, inner; /* the innermost pid of a process */
+
     int *walked; /* where the walk over /proc is: pids, and how far */
     uint32_t walked_count, walked_room, walked_next;
     bool has_walked; /* all of /proc, once */

@@ -274,6 +274,7 @@ void top_sum_times(const struct top_loader *loader, struct hr_times *ret_samples
 
 void top_begin_look(struct top *top) {
     top->now_ns = top_now_ns();
+    top->inner_of = 0;
     top->refused = top->refused_users = top->other_versions = top->damaged = 0;
     for (uint32_t i = 0; i < top->count; i++) top->loaders[i].is_seen = false;
 }
@@ -299,35 +300,55 @@ static void note_failure(struct top *top, int code, int pid) {
     snprintf(top->problem, sizeof top->problem, "pid %d: %s", pid, hr_error_message());
 }
 
+/* Most loaders have the same trainer as the one before. */
+static int inner_pid_of(struct top *top, int pid) {
+    if (top->inner_of != pid) top->inner = top_inner_pid(pid);
+    top->inner_of = pid;
+    return top->inner;
+}
+
+/* Looks at a loader and its workers, which are in `top->scratch` then. */
+static int look_at(struct top *top, int memory, struct hr_arena_look *ret_look) {
+    int r = hr_arena_look(memory, ret_look, top->scratch, top->scratch_room);
+    if (r < 0 || ret_look->worker_count <= top->scratch_room) return r;
+    struct hr_worker_look *grown = realloc(top->scratch, ret_look->worker_count * sizeof *grown);
+    if (!grown) return -ENOMEM;
+    top->scratch = grown;
+    top->scratch_room = ret_look->worker_count;
+    return hr_arena_look(memory, ret_look, top->scratch, top->scratch_room);
+}
+
+static void keep(struct top *top, struct top_loader *loader, int fd, const struct stat *info,
+                 const struct hr_arena_look *look) {
+    loader->fd = fd;
+    loader->device = info->st_dev;
+    loader->inode = info->st_ino;
+    loader->is_seen = true;
+    loader->is_over = false;
+    loader->is_same_namespace = loader->pid == top->inner;
+    loader->seen_ns = top->now_ns;
+    loader->look = *look;
+    for (uint32_t i = 0; i < look->worker_count; i++) loader->workers[i].look = top->scratch[i];
+    mark(loader, top->now_ns);
+}
+
 static enum top_visited take(struct top *top, int pid, int fd, int memory, const struct stat *info) {
     struct hr_arena_look look;
-    int inner = top_inner_pid(pid);
-    int r = hr_arena_look(memory, &look, NULL, 0);
+    int r = look_at(top, memory, &look);
     if (r < 0) {
         note_failure(top, r, pid);
         return r == HR_E_CORRUPT ? TOP_ELSEWHERE : TOP_SEEN;
     }
-    if ((int)look.trainer_pid != inner) return TOP_ELSEWHERE; /* a worker's or a forked child's copy */
-    if (!is_wanted(top, pid)) return TOP_SEEN;
+    /* A worker and a forked child may have the memory, too. */
+    if ((int)look.trainer_pid != inner_pid_of(top, pid)) return TOP_ELSEWHERE;
+    if (look.worker_count > top->scratch_room || !is_wanted(top, pid)) return TOP_SEEN;
     struct top_loader *loader = find(top, pid, look.loader);
     if (!loader) loader = add(top, pid);
-    if (!loader || !have_room(loader, look.worker_count)) return TOP_SEEN;
-    struct hr_worker_look *workers = calloc(look.worker_count + 1, sizeof *workers);
-    r = workers ? hr_arena_look(memory, &look, workers, look.worker_count) : -ENOMEM;
-    if (r == 0) {
-        loader->fd = fd;
-        loader->device = info->st_dev;
-        loader->inode = info->st_ino;
-        loader->is_seen = true;
-        loader->is_over = false;
-        loader->is_same_namespace = pid == inner;
-        loader->seen_ns = top->now_ns;
-        loader->look = look;
-        for (uint32_t i = 0; i < look.worker_count; i++) loader->workers[i].look = workers[i];
-        mark(loader, top->now_ns);
-    } else if (!loader->mark_count)
+    if (!loader) return TOP_SEEN;
+    if (have_room(loader, look.worker_count))
+        keep(top, loader, fd, info, &look);
+    else if (!loader->mark_count)
         top->count--;
-    free(workers);
     return TOP_SEEN;
 }
 
@@ -367,5 +388,6 @@ void top_free(struct top *top) {
     while (top->count) drop(top, 0);
     free(top->loaders);
     free(top->walked);
+    free(top->scratch);
     free(top->cached);
 }

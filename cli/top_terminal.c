@@ -13,7 +13,7 @@
 #include <termios.h>
 #include <unistd.h>
 
-enum { PERIOD_MS = 1000, CACHE_LOOKS = 5, SLICE_NS = 5000000 };
+enum { PERIOD_MS = 1000, CACHE_LOOKS = 5, SLICE_NS = 2000000 };
 
 /* The other screen, without a cursor; and back, with all attributes off. */
 static const char enter_text[] = "\x1b[?1049h\x1b[?25l\x1b[2J", leave_text[] = "\x1b[0m\x1b[?25h\x1b[?1049l";

@@ -55,7 +55,7 @@ def test_an_unknown_word_is_named_with_what_exists(arguments: list[str], named: 
     result = run(*arguments)
     assert result.returncode == 2
     assert result.stdout == ""
-    assert result.stderr == f"headrace: {named}; there is --version, --help, cache, doctor, exec, replay, run\n"
+    assert result.stderr == f"headrace: {named}; there is --version, --help, cache, doctor, exec, replay, run, top\n"
 
 
 def test_an_argument_too_many_is_named() -> None:
