@@ -95,6 +95,9 @@ static const struct command commands[] = {
     {"run", NULL, NULL, run_command, "[OPTION...] SCRIPT [ARGUMENT...]",
      "start the ranks of a training job as torchrun does, and end" INDENT
      "all of them if one fails; see `headrace run --help`"},
+    {"top", NULL, NULL, top_command, "[PID...] [OPTION...]",
+     "show what the loaders of this machine do, and how long" INDENT
+     "training loops wait for them; see `headrace top --help`"},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
 

@@ -34,6 +34,8 @@ PUBLIC |= {
     "tokens": "source",
     "lines": "source",
     "launch": "launch",
+    "look": "arena",
+    "show": "arena",
 }
 PUBLIC |= {"cache": "cache", "cache_files": "cache", "cache_samples": "cache", "cache_shared": "cache"}
 

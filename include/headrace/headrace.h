@@ -16,6 +16,7 @@
 #include <headrace/index.h>
 #include <headrace/lines.h>
 #include <headrace/loader.h>
+#include <headrace/look.h>
 #include <headrace/sampler.h>
 #include <headrace/source.h>
 #include <headrace/tar.h>

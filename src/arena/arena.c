@@ -40,7 +40,7 @@ static uint32_t power_of_two_from(uint32_t count) {
 /* Returns the largest window size of at most `most_bytes`, a multiple of `align`, with which the file stays below the
  * limit on file sizes (ulimit -f); 0: no window fits. `head` is the layout without windows. */
 static uint64_t window_within(const struct hr__arena_layout *head, uint64_t most_bytes, uint64_t align) {
-    uint64_t limit = hr__file_limit(), before = hr__round_up(head->rings_end, align);
+    uint64_t limit = hr__file_limit(), before = hr__round_up(head->head_end, align);
     uint64_t room = limit > before ? (limit - before) / head->slot_count : 0;
     return hr__min(most_bytes, room) & ~(align - 1);
 }
@@ -80,7 +80,8 @@ static int no_descriptor(int code) {
 
 static int open_descriptors(hr_arena *arena) {
     enum hr__memory_kind kind = HR__MEMORY_MEMFD;
-    int r = hr__memory_create(arena->layout.total_bytes, arena->layout.rings_end, &arena->memory_fd, &kind);
+    int r =
+        hr__memory_create(HR__ARENA_FILE, arena->layout.total_bytes, arena->layout.head_end, &arena->memory_fd, &kind);
     if (r == -EMFILE || r == -ENFILE) return no_descriptor(r);
     if (r < 0)
         return hr__fail(r,
@@ -180,6 +181,7 @@ hr_arena *hr_arena_close(hr_arena *arena) {
     if (!arena) return NULL;
     if (arena->layout.header && !arena->is_orphan) {
         hr_arena_stop(arena);
+        if (arena->show) hr__show_leave(arena->show);
         drop_early(arena);
         pthread_mutex_lock(&arena->lock);
         hr__ledger_collect(arena);
@@ -251,27 +253,7 @@ int hr_arena_watch(hr_arena *arena, uint32_t worker, int fd) {
 int hr_arena_worker_status(const hr_arena *arena, uint32_t worker, struct hr_worker_status *ret_status) {
     int r = check_worker(arena, worker);
     if (r < 0) return r;
-    const struct hr__worker *record = arena->peers[worker].record;
-    uint32_t pid = atomic_load_explicit(
-        &record->pid, memory_order_acquire); /* load the pid first, so that the other fields belong to this process */
-    uint32_t phase = atomic_load_explicit(&record->phase, memory_order_acquire);
-    struct hr_worker_status status = {
-        .phase = (enum hr_phase)(phase % HR_PHASE_COUNT),
-        .pid = pid,
-        .starts = atomic_load_explicit(&record->starts, memory_order_relaxed),
-        .phase_since_ns = (int64_t)atomic_load_explicit(&record->phase_since_ns, memory_order_relaxed),
-        .task = atomic_load_explicit(&record->task, memory_order_relaxed),
-        .sample = atomic_load_explicit(&record->sample, memory_order_relaxed),
-        .done_count = atomic_load_explicit(&record->done_count, memory_order_relaxed),
-        .rss_bytes = atomic_load_explicit(&record->rss_bytes, memory_order_relaxed),
-    };
-    for (int i = 0; i < HR_MAKING_THREADS; i++) {
-        uint32_t value = atomic_load_explicit(&record->making[i], memory_order_relaxed);
-        status.making[i] = value ? value - 1 : HR_NO_SAMPLE;
-    }
-    for (int i = 0; i < HR_PHASE_COUNT; i++)
-        status.phase_ns[i] = atomic_load_explicit(&record->phase_ns[i], memory_order_relaxed);
-    *ret_status = status;
+    hr__layout_read_status(arena->peers[worker].record, ret_status);
     return 0;
 }
 

@@ -25,12 +25,28 @@ int hr__layout_plan(uint32_t worker_count, uint32_t slot_count, uint32_t ring_ca
     uint64_t windows_bytes;
     plan.slots_at = plan.workers_at + (uint64_t)worker_count * sizeof(struct hr__worker);
     plan.rings_at = plan.slots_at + (uint64_t)slot_count * sizeof(struct hr__slot);
-    plan.rings_end = plan.rings_at + 2 * worker_count * hr__ring_bytes(ring_capacity);
-    plan.windows_at = hr__round_up(plan.rings_end, window_align(window_bytes));
+    plan.sights_at = plan.rings_at + 2 * worker_count * hr__ring_bytes(ring_capacity);
+    plan.head_end = plan.sights_at + (uint64_t)worker_count * sizeof(struct hr__sight);
+    plan.windows_at = hr__round_up(plan.head_end, window_align(window_bytes));
     if (!hr__mul(slot_count, window_bytes, &windows_bytes)) return -EOVERFLOW;
     if (!hr__add(plan.windows_at, windows_bytes, &plan.total_bytes) || plan.total_bytes > INT64_MAX) return -EOVERFLOW;
     *ret_layout = plan;
     return 0;
+}
+
+void hr__shown_write(const struct hr__arena_layout *layout) {
+    struct hr__shown *shown = hr__shown_of(layout->header);
+    shown->magic = HR__SHOWN_MAGIC;
+    shown->version = HR__SHOWN_VERSION;
+    shown->bytes = sizeof *shown;
+    shown->worker_count = layout->worker_count;
+    shown->trainer_pid = layout->header->trainer_pid;
+    shown->records_at = layout->workers_at;
+    shown->rings_at = layout->rings_at;
+    shown->sights_at = layout->sights_at;
+    shown->record_bytes = sizeof(struct hr__worker);
+    shown->ring_bytes = (uint32_t)hr__ring_bytes(layout->ring_capacity);
+    shown->sight_bytes = sizeof(struct hr__sight);
 }
 
 void hr__layout_write(struct hr__arena_layout *layout, void *mapping, uint64_t limit_bytes, uint32_t trainer_pid) {
@@ -45,6 +61,7 @@ void hr__layout_write(struct hr__arena_layout *layout, void *mapping, uint64_t l
     header->total_bytes = layout->total_bytes;
     header->limit_bytes = limit_bytes;
     header->window_bytes = layout->window_bytes;
+    hr__shown_write(layout);
     hr__stop_at(HR__AT_ARENA_WRITTEN);
     atomic_store_explicit(&header->ready, 1, memory_order_release); /* pairs with the load in hr__layout_check */
     hr__stop_at(HR__AT_ARENA_READY);
@@ -95,10 +112,37 @@ struct hr__slot *hr__layout_slot(const struct hr__arena_layout *layout, uint32_t
     return (struct hr__slot *)at(layout, layout->slots_at) + slot;
 }
 
+struct hr__sight *hr__layout_sight(const struct hr__arena_layout *layout, uint32_t worker) {
+    return (struct hr__sight *)at(layout, layout->sights_at) + worker;
+}
+
 void *hr__layout_grant_ring(const struct hr__arena_layout *layout, uint32_t worker) {
     return at(layout, layout->rings_at + 2 * (uint64_t)worker * hr__ring_bytes(layout->ring_capacity));
 }
 
 void *hr__layout_completion_ring(const struct hr__arena_layout *layout, uint32_t worker) {
     return at(layout, layout->rings_at + (2 * (uint64_t)worker + 1) * hr__ring_bytes(layout->ring_capacity));
+}
+
+void hr__layout_read_status(const struct hr__worker *record, struct hr_worker_status *ret_status) {
+    uint32_t pid = atomic_load_explicit(
+        &record->pid, memory_order_acquire); /* load the pid first, so that the other fields belong to this process */
+    uint32_t phase = atomic_load_explicit(&record->phase, memory_order_acquire);
+    struct hr_worker_status status = {
+        .phase = (enum hr_phase)(phase % HR_PHASE_COUNT),
+        .pid = pid,
+        .starts = atomic_load_explicit(&record->starts, memory_order_relaxed),
+        .phase_since_ns = (int64_t)atomic_load_explicit(&record->phase_since_ns, memory_order_relaxed),
+        .task = atomic_load_explicit(&record->task, memory_order_relaxed),
+        .sample = atomic_load_explicit(&record->sample, memory_order_relaxed),
+        .done_count = atomic_load_explicit(&record->done_count, memory_order_relaxed),
+        .rss_bytes = atomic_load_explicit(&record->rss_bytes, memory_order_relaxed),
+    };
+    for (int i = 0; i < HR_MAKING_THREADS; i++) {
+        uint32_t value = atomic_load_explicit(&record->making[i], memory_order_relaxed);
+        status.making[i] = value ? value - 1 : HR_NO_SAMPLE;
+    }
+    for (int i = 0; i < HR_PHASE_COUNT; i++)
+        status.phase_ns[i] = atomic_load_explicit(&record->phase_ns[i], memory_order_relaxed);
+    *ret_status = status;
 }

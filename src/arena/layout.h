@@ -10,16 +10,20 @@
 #include <headrace/face/arena.h>
 
 #include "base/base.h"
+#include "shown.h"
 
 /*
  * The layout of the arena's file.
  *
- *     0              header, one page                                      writer: the trainer, `asks` apart
- *     workers_at     worker records: lines of the worker's,                writer: that worker
+ *     0              header, one page, in which SHOWN_AT has a part        writer: the trainer, `asks` apart
+ *                    for observers: see shown.h
+ *     workers_at     worker records, 256 bytes: lines of the worker's,     writer: that worker
  *                    and a line of the trainer's replies                   writer: the trainer
  *     slots_at       slot words, a line each                               writer: owner of the slot
  *     rings_at       per worker a grant ring (trainer -> worker)
  *                    and a completion ring (worker -> trainer)             writers: see ring.h
+ *     sights_at      per worker what observers see of it, apart from   writer: that worker; `earlier` the trainer
+ *                    its record: see shown.h
  *     windows_at     slot windows, window_bytes each, 2 MiB-aligned if     writer: owner of the slot
  *                    that is their size
  *
@@ -30,10 +34,11 @@
 
 #define HR__MAGIC UINT64_C(0x6563617264616568) /* "headrace" */
 enum {
-    HR__ABI_VERSION = 4,
+    HR__ABI_VERSION = 5,
     HR__HEADER_ROOM = 4096,
     HR__WINDOW_ALIGN = 2 << 20, /* windows are multiples of this, or, if a limit on file sizes is too small for it, */
     HR__COMMIT_STEP = 64 << 10, /* smaller than this and multiples of that */
+    HR__BATCH_KIND = 0,         /* tasks of this kind make batches (HR_TASK_MAKE): their times are shown */
 };
 
 struct hr__header {
@@ -109,7 +114,8 @@ struct hr__slot {
     uint32_t reserved[11];
 };
 
-static_assert(sizeof(struct hr__header) <= HR__HEADER_ROOM, "shared layout");
+static_assert(sizeof(struct hr__header) <= HR__SHOWN_AT, "shared layout");
+static_assert(HR__SHOWN_AT + sizeof(struct hr__shown) <= HR__HEADER_ROOM, "shared layout");
 static_assert(offsetof(struct hr__header, delivered_count) == 2 * HR_CACHE_LINE, "shared layout");
 static_assert(sizeof(struct hr__header) == 4 * HR_CACHE_LINE, "shared layout");
 static_assert(sizeof(struct hr__worker) == 4 * HR_CACHE_LINE, "shared layout");
@@ -122,13 +128,16 @@ static inline struct hr_worker_fds hr__no_worker_fds(uint32_t worker) {
     return (struct hr_worker_fds){worker, -1, -1, -1, -1, -1};
 }
 
+#define HR__ARENA_FILE "headrace-arena" /* the name of the memory in /proc/PID/fd */
+
 /* One process's view of the mapped file. The mapping is borrowed. */
 struct hr__arena_layout {
     struct hr__header *header;
     uint64_t workers_at;
     uint64_t slots_at;
     uint64_t rings_at;
-    uint64_t rings_end;
+    uint64_t sights_at;
+    uint64_t head_end; /* of all that is not a window */
     uint64_t windows_at;
     uint64_t window_bytes;
     uint64_t total_bytes;
@@ -149,6 +158,9 @@ int hr__layout_check(void *mapping, uint64_t bytes, struct hr__arena_layout *ret
 
 struct hr__worker *hr__layout_worker(const struct hr__arena_layout *layout, uint32_t worker);
 struct hr__slot *hr__layout_slot(const struct hr__arena_layout *layout, uint32_t slot);
+/* Reads a record that another process may write. */
+void hr__layout_read_status(const struct hr__worker *record, struct hr_worker_status *ret_status);
+struct hr__sight *hr__layout_sight(const struct hr__arena_layout *layout, uint32_t worker);
 void *hr__layout_grant_ring(const struct hr__arena_layout *layout, uint32_t worker);
 void *hr__layout_completion_ring(const struct hr__arena_layout *layout, uint32_t worker);
 static inline uint64_t hr__layout_window_at(const struct hr__arena_layout *layout, uint32_t slot) {

@@ -129,7 +129,8 @@ struct hr_arena {
     struct hr__held *lent; /* returned, but forked children may still be copying */
     struct hr__fork_pipe *fork_pipe;
     struct hr_arena_report counts;
-    hr_arena *next; /* the next arena in the registry of fork.c */
+    struct hr_show *show; /* what shows this arena to observers, borrowed; NULL: nothing */
+    hr_arena *next;       /* the next arena in the registry of fork.c */
     hr_arena *previous;
 };
 

@@ -11,6 +11,7 @@
 #include "os/os.h"
 #include "ring.h"
 #include "spin.h"
+#include "timing.h"
 
 /* The part of a slot that is in the page table of this process. */
 struct seen {
@@ -27,6 +28,7 @@ struct hr_port {
     struct hr__ring grants;
     struct hr__ring completions;
     struct hr__spin spin;
+    struct hr__timing timing;
     struct seen *seen; /* layout.slot_count */
     uint64_t asks;
     uint64_t kept_bytes;     /* bytes that malloc keeps; 0: malloc is unchanged */
@@ -142,6 +144,7 @@ static void open_rings(hr_port *port) {
     atomic_fetch_add_explicit(&port->record->starts, 1, memory_order_relaxed);
     hr__stop_at(HR__AT_PORT_STARTS);
     port->phase_since_ns = hr__coarse_now_ns();
+    hr__timing_open(&port->timing, hr__layout_sight(&port->layout, worker));
     hr__stop_at(HR__AT_PORT_OPENED);
 }
 
@@ -160,12 +163,23 @@ void hr_port_enter(hr_port *port, enum hr_phase phase) {
     atomic_store_explicit(&record->phase, (uint32_t)phase,
                           memory_order_release); /* pairs with hr_arena_worker_status */
     port->phase_since_ns = now_ns;
+    if (phase == HR_PHASE_COLLATE) hr__timing_collate(&port->timing);
     hr__stop_at(HR__AT_PORT_PHASE);
 }
 
 void hr_port_note(hr_port *port, uint64_t sample) {
     atomic_store_explicit(&port->record->sample, sample, memory_order_relaxed);
     hr__stop_at(HR__AT_PORT_NOTED);
+}
+
+void hr_port_note_index(hr_port *port, uint64_t sample, uint64_t index) {
+    hr_port_note(port, sample);
+    hr__timing_sample(&port->timing, index);
+}
+
+void hr_port_note_last(hr_port *port, uint64_t sample) {
+    hr_port_note(port, sample);
+    hr__timing_no_sample(&port->timing);
 }
 
 void hr_port_note_making(hr_port *port, uint32_t thread, uint64_t sample) {
@@ -202,6 +216,7 @@ static void enter_task(hr_port *port) {
     hr__stop_at(HR__AT_PORT_TASK);
     hr_port_note(port, HR_NO_SAMPLE);
     hr_port_enter(port, HR_PHASE_FETCH);
+    hr__timing_take(&port->timing, port->phase_since_ns);
 }
 
 static void leave_task(hr_port *port) {
@@ -371,6 +386,8 @@ int hr_port_publish(hr_port *port, uint32_t status, uint64_t bytes) {
                                 .bytes = bytes,
                                 .slot = port->grant.slot,
                                 .kind = status};
+    if (bytes && port->grant.kind == HR__BATCH_KIND)
+        hr__timing_publish(&port->timing, port->grant.task, bytes, port->phase_since_ns);
     int r = hr__ring_push(&port->completions, &record);
     if (r < 0) return hr__fail(r, "arena: the completions of worker %u are full", port->fds.worker);
     port->has_grant = false;

@@ -227,6 +227,13 @@ static int fail_wait(hr_arena *arena, int r) {
     return r == HR_E_WORKER_DIED ? died(arena) : hr__fail(r, "arena: no batch arrived: %s", hr__wait_error_text(r));
 }
 
+/* Shows observers since when the trainer waits; 0: it does not. */
+static void show_wait(const hr_arena *arena, int64_t since_ns) {
+    struct hr__shown *shown = hr__shown_of(arena->layout.header);
+    atomic_store_explicit(&shown->wait_since_ns, (uint64_t)since_ns, memory_order_relaxed);
+    hr__stop_at(HR__AT_ARENA_WAITS);
+}
+
 /* Checks, waits, and checks again. A batch that was published before a death is delivered before the death is reported.
  */
 static int receive(hr_arena *arena, uint32_t worker, int64_t deadline_ns, struct hr__held **ret_hold) {
@@ -243,11 +250,13 @@ static int receive(hr_arena *arena, uint32_t worker, int64_t deadline_ns, struct
         if (!start_ns) {
             start_ns = hr__now_ns();
             arena->counts.waited_count++;
+            show_wait(arena, start_ns);
         }
         waited = wait_once(arena, worker, deadline_ns);
     }
     if (start_ns) {
         arena->counts.waited_ns += (uint64_t)(hr__now_ns() - start_ns);
+        show_wait(arena, 0);
         hr__spin_learn(&arena->spin, start_ns);
     }
     if (r == 0) r = fail_wait(arena, waited);

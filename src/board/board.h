@@ -66,22 +66,6 @@ static inline struct hr__shared_page *hr__board_page_at(const hr_board *board, u
 /* Returns true if the page belongs to a running process other than this one. */
 bool hr__board_is_live(const hr_board *board, uint32_t page);
 
-/* ---- look.c: what a process sees that has not joined the board ---- */
-
-/* How far a running process is in the epoch of one of its loaders. */
-struct hr__board_position {
-    uint32_t page;
-    uint32_t rank;
-    uint64_t loader; /* the same number for the same loader in all processes */
-    int64_t epoch;   /* -1: not known */
-    uint64_t steps;  /* batches that were taken */
-    bool is_at_end;  /* of the epoch */
-};
-
-/* Looks at the board whose memory is `fd`. Writes the positions, at most `room`, and returns how many there are. Costs
- * the processes nothing. HR_E_CORRUPT: it is not a board. */
-int hr__board_look(int fd, struct hr__board_position *ret_positions, uint32_t room);
-
 /* ---- join.c ---- */
 
 /* Makes the memory of a board, for processes that inherit its descriptor. The caller owns the descriptor. */

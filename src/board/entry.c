@@ -40,6 +40,8 @@ static void clear_shared(struct hr__shared_entry *shared) {
     atomic_store(&shared->is_late, 0);
     atomic_store(&shared->progress, 0);
     atomic_store(&shared->end, 0);
+    atomic_store(&shared->inside_ns, 0);
+    atomic_store(&shared->elapsed_ns, 0);
     for (int i = 0; i < 2; i++)
         for (int word = 0; word < HR__FACTS_WORDS; word++) atomic_store(&shared->facts[i].words[word], 0);
 }
@@ -102,10 +104,39 @@ int hr_board_publish(hr_board_entry *entry, const struct hr_board_facts *facts) 
     for (uint32_t page = 0; page < board->page_count; page++)
         entry->starts[page] = (struct hr__board_start){hr__board_is_live(board, page), hr__board_newest(entry, page)};
     atomic_store(&entry->shared->progress, hr__board_tag(number));
+    atomic_store(&entry->shared->inside_ns, 0);
+    atomic_store(&entry->shared->elapsed_ns, 0);
     pthread_mutex_unlock(&board->lock);
     hr__facts_write(entry->shared, number, facts);
     hr__stop_at(HR__AT_BOARD_PUBLISHED);
     return 0;
+}
+
+void hr_board_show_wait(hr_board_entry *entry, uint64_t inside_ns, uint64_t elapsed_ns) {
+    if (atomic_load(&entry->board->is_orphan)) return;
+    atomic_store_explicit(&entry->shared->inside_ns, inside_ns, memory_order_relaxed);
+    atomic_store_explicit(&entry->shared->elapsed_ns, elapsed_ns, memory_order_relaxed);
+    hr__stop_at(HR__AT_BOARD_WAIT);
+}
+
+static const struct hr__shared_entry *find_key(const hr_board *board, uint32_t page, uint64_t key) {
+    const struct hr__shared_page *shared = hr__board_page_at(board, page);
+    for (int i = 0; i < HR_BOARD_MAX_ENTRIES; i++)
+        if (atomic_load(&shared->entries[i].key) == key) return &shared->entries[i];
+    return NULL;
+}
+
+int hr_board_waits(const hr_board_entry *entry, struct hr_board_wait *ret_waits) {
+    const hr_board *board = entry->board;
+    int count = 0;
+    if (atomic_load(&board->is_orphan)) return 0;
+    for (uint32_t page = 0; page < board->page_count; page++) {
+        const struct hr__shared_entry *found = find_key(board, page, entry->key);
+        if (!found || (page != board->own_page && !hr__board_is_live(board, page))) continue;
+        ret_waits[count++] = (struct hr_board_wait){hr__board_rank_of(found), atomic_load(&found->inside_ns),
+                                                    atomic_load(&found->elapsed_ns)};
+    }
+    return count;
 }
 
 void hr_board_allow(hr_board_entry *entry, uint64_t difference) {

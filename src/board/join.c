@@ -22,7 +22,7 @@ int hr__board_create(const struct hr_board_options *options, int *ret_fd) {
     int fd = -1;
     int r = hr__board_measure(options, &bytes);
     if (r < 0) return r;
-    r = hr__memory_create(bytes, bytes, &fd, &kind);
+    r = hr__memory_create("headrace-board", bytes, bytes, &fd, &kind);
     if (r < 0) return hr__fail(r, "board: cannot create shared memory: %s", hr_error_text(r));
     hr__keep_size(fd);
     hr__board_init_header(&header, options);

@@ -18,7 +18,8 @@
  *     4 KiB      a page for each process: `over`, and HR_BOARD_MAX_ENTRIES entries
  *     8 KiB ...
  *
- *     an entry: | key, rank, late | progress | end | facts of even epochs | facts of odd epochs |    one line each
+ *     an entry: | key, rank, late, waits | progress | end | facts of even epochs | facts of odd epochs |    one line
+ * each
  *
  * All atomics are stored and loaded in one total order, except in hr_board_step, which says why. The owner of a page is
  * its only writer. It holds a record lock on the page, so a reader can ask the kernel whether it still runs. If it
@@ -65,6 +66,11 @@ struct hr__shared_entry {
     _Alignas(HR_CACHE_LINE) _Atomic uint64_t key; /* the loader's; 0: no loader had this entry, or it is being taken */
     _Atomic uint64_t rank;                        /* written before `key`, read after it */
     _Atomic uint64_t is_late;                     /* 1: an epoch began without all others; see hr_board_await */
+
+    /* How long the loop of this rank was inside next() in this epoch, since its first batch, and how long ago that was:
+     * for reports only. */
+    _Atomic uint64_t inside_ns;
+    _Atomic uint64_t elapsed_ns;
 
     /* The batches that were taken: hr__board_tag(number) | steps. Its owner stores it, and then reads `end` of the
      * others. */

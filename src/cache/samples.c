@@ -490,6 +490,26 @@ void hr_samples_look(const hr_samples *samples, struct hr_samples_report *ret_re
     for (int i = 0; i < HR_SAMPLE_REASON_END_; i++) ret_report->refused[i] = atomic_load(&head->refused[i]);
 }
 
+int hr_samples_peek(const char *path, struct hr_samples_report *ret_report) {
+    struct hr__samples_head head;
+    int fd = -1, r = hr__file_open(path, &fd);
+    if (r == 0) r = hr__read_at(fd, 0, &head, sizeof head);
+    hr__close(&fd);
+    if (r < 0) return hr__fail(r, "cache: cannot read %s: %s", path, hr_error_text(r));
+    if (head.magic != HR__SAMPLES_MAGIC || head.version != SAMPLES_VERSION)
+        return hr__fail(HR_E_CORRUPT, "cache: %s is no table of samples of this version", path);
+    uint64_t extents = hr__min(atomic_load(&head.next_extent), head.extent_count);
+    *ret_report = (struct hr_samples_report){.count = head.count,
+                                             .budget_bytes = head.extent_count * head.extent_bytes,
+                                             .ready = atomic_load(&head.ready),
+                                             .used_bytes = extents * head.extent_bytes,
+                                             .hits = atomic_load(&head.hits),
+                                             .made = atomic_load(&head.made),
+                                             .made_alone = atomic_load(&head.made_alone),
+                                             .no_memory = atomic_load(&head.no_memory)};
+    return 0;
+}
+
 int hr_samples_unfinished(const hr_samples *samples, int (*visit)(void *context, uint64_t index), void *context) {
     int r = 0;
     for (uint64_t i = 0; r == 0 && i < samples->head->count; i++)

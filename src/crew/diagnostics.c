@@ -20,7 +20,7 @@ int hr__diagnostics_open(struct hr__diagnostics *diagnostics, int *ret_fd) {
     enum hr__memory_kind kind;
     int fd;
     hr__diagnostics_close(diagnostics);
-    int r = hr__memory_create(HR_DIAGNOSTICS_BYTES, HR_DIAGNOSTICS_BYTES, &fd, &kind);
+    int r = hr__memory_create("headrace-worker", HR_DIAGNOSTICS_BYTES, HR_DIAGNOSTICS_BYTES, &fd, &kind);
     if (r < 0) return r;
     hr__keep_size(fd);
     r = hr__map(fd, HR_DIAGNOSTICS_BYTES, &diagnostics->mapping);

@@ -131,7 +131,7 @@ static void drop_builder(hr_builder **builder) {
 
 static int create(hr_builder *builder, const char *path) {
     enum hr__memory_kind kind;
-    if (!path) return hr__memory_create(0, 0, &builder->fd, &kind);
+    if (!path) return hr__memory_create("headrace-frozen", 0, 0, &builder->fd, &kind);
     size_t length = strlen(path) + 1;
     builder->path = hr__realloc(NULL, length);
     if (!builder->path) return -ENOMEM;

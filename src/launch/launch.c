@@ -120,7 +120,7 @@ static int open_report(const char *path, int *ret_fd) {
 /* Puts the private sitecustomize into a file that Python can import from. Without it, ranks run all the same. */
 static void open_hook(struct hr__launch *launch) {
     enum hr__memory_kind kind;
-    if (hr__memory_create(hr__hook_zip_bytes, 0, &launch->hook_fd, &kind) < 0) return;
+    if (hr__memory_create("headrace-hook", hr__hook_zip_bytes, 0, &launch->hook_fd, &kind) < 0) return;
     if (hr__write_at(launch->hook_fd, 0, hr__hook_zip, hr__hook_zip_bytes) < 0) hr__close(&launch->hook_fd);
 }
 

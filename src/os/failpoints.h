@@ -19,6 +19,11 @@
     POINT(ARENA_CREATED, "arena.created", TRAINER)                                                                     \
     POINT(ARENA_WRITTEN, "arena.written", TRAINER)                                                                     \
     POINT(ARENA_READY, "arena.ready", TRAINER)                                                                         \
+    POINT(SHOW_SEEDED, "show.seeded", TRAINER)                                                                         \
+    POINT(SHOW_WHO, "show.who", TRAINER)                                                                               \
+    POINT(SHOW_NAMED, "show.named", TRAINER)                                                                           \
+    POINT(SHOW_STEP, "show.step", TRAINER)                                                                             \
+    POINT(ARENA_WAITS, "arena.waits", TRAINER)                                                                         \
     POINT(CREW_WORKER_FDS, "crew.worker_fds", TRAINER)                                                                 \
     POINT(CREW_FORK, "crew.fork", TRAINER)                                                                             \
     POINT(FORK_BEFORE, "fork.before", TRAINER)                                                                         \
@@ -57,6 +62,9 @@
     POINT(PORT_TASK, "port.task", WORKER)                                                                              \
     POINT(PORT_MAKING, "port.making", IMAGES)                                                                          \
     POINT(PORT_NOTED, "port.noted", WORKER)                                                                            \
+    POINT(TIMING_INDEX, "timing.index", WORKER)                                                                        \
+    POINT(TIMING_TIME, "timing.time", WORKER)                                                                          \
+    POINT(TIMING_BATCH, "timing.batch", WORKER)                                                                        \
     POINT(PORT_PHASE_NS, "port.phase_ns", WORKER)                                                                      \
     POINT(PORT_PHASE, "port.phase", WORKER)                                                                            \
     POINT(PORT_ASK_BYTES, "port.ask_bytes", WORKER)                                                                    \
@@ -139,6 +147,7 @@
     POINT(BOARD_STEP, "board.step", RANK)                                                                              \
     POINT(BOARD_END, "board.end", RANK)                                                                                \
     POINT(BOARD_OVER, "board.over", RANK)                                                                              \
+    POINT(BOARD_WAIT, "board.wait", RANK)                                                                              \
     POINT(BOARD_CLOSED, "board.closed", RANK)                                                                          \
     /* the cache */                                                                                                    \
     POINT(CACHE_LOCKED, "cache.locked", CACHE)                                                                         \

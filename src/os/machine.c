@@ -30,7 +30,7 @@ static void look_at_shared_memory(struct hr_machine *machine) {
     uint64_t page = hr__page_bytes();
     enum hr__memory_kind kind;
     int fd = -1;
-    if (hr__memory_create(page, page, &fd, &kind) < 0) return;
+    if (hr__memory_create("headrace-test", page, page, &fd, &kind) < 0) return;
     machine->has_memfd = kind == HR__MEMORY_MEMFD;
     machine->gives_holes_back = gives_holes_back(fd, page);
     hr__close(&fd);

@@ -35,12 +35,11 @@ static bool begins_page(const void *address) {
     return (uintptr_t)address % hr__page_bytes() == 0;
 }
 
-static int open_memfd(const char *folder, int *ret_fd) {
-    (void)folder;
+static int open_memfd(const char *name, int *ret_fd) {
     int r = hr__fail_at("memfd_create");
     if (r < 0) return r;
     /* glibc has a function for it since 2.27 only. */
-    return hr__own((int)syscall(SYS_memfd_create, "headrace", MFD_CLOEXEC | MFD_ALLOW_SEALING), ret_fd);
+    return hr__own((int)syscall(SYS_memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING), ret_fd);
 }
 
 /* A file without a name: it vanishes with the last process that has it open or mapped. */
@@ -78,18 +77,19 @@ static int give_size(int fd, uint64_t bytes, uint64_t head_bytes) {
     return head_bytes ? hr__commit(fd, 0, head_bytes) : 0;
 }
 
-int hr__memory_create(uint64_t bytes, uint64_t head_bytes, int *ret_fd, enum hr__memory_kind *ret_kind) {
+int hr__memory_create(const char *name, uint64_t bytes, uint64_t head_bytes, int *ret_fd,
+                      enum hr__memory_kind *ret_kind) {
     const struct {
-        int (*open)(const char *folder, int *ret_fd);
-        const char *folder;
+        int (*open)(const char *name_or_folder, int *ret_fd);
+        const char *name_or_folder;
         enum hr__memory_kind kind;
-    } ways[] = {{open_memfd, "", HR__MEMORY_MEMFD},
+    } ways[] = {{open_memfd, name, HR__MEMORY_MEMFD},
                 {open_unlinked_shm, "/dev/shm", HR__MEMORY_SHM},
                 {open_unlinked_tmp, temporary_folder(), HR__MEMORY_TMP}};
     int r = 0;
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         int fd = -1;
-        r = ways[i].open(ways[i].folder, &fd);
+        r = ways[i].open(ways[i].name_or_folder, &fd);
         if (r == 0) r = give_size(fd, bytes, head_bytes);
         if (r == 0) {
             *ret_fd = fd;

@@ -19,10 +19,11 @@
 
 /* ---- clock.c ---- */
 
-int64_t hr__now_ns(void);        /* CLOCK_MONOTONIC */
-int64_t hr__wall_ns(void);       /* CLOCK_REALTIME: since 1970 */
-int64_t hr__wall_s(void);        /* seconds since 1970 */
-int64_t hr__coarse_now_ns(void); /* CLOCK_MONOTONIC of the last tick: up to 10 ms old, at a quarter of the cost */
+int64_t hr__now_ns(void);         /* CLOCK_MONOTONIC */
+int64_t hr__wall_ns(void);        /* CLOCK_REALTIME: since 1970 */
+int64_t hr__wall_s(void);         /* seconds since 1970 */
+uint64_t hr__clock_cost_ns(void); /* of hr__now_ns, measured once in a process */
+int64_t hr__coarse_now_ns(void);  /* CLOCK_MONOTONIC of the last tick: up to 10 ms old, at a quarter of the cost */
 void hr__sleep_until(int64_t deadline_ns); /* shorter if a signal handler runs */
 void hr__pause(void);                      /* one turn of a spin loop, without a system call */
 void hr__yield(void);                      /* gives the core to another runnable process */
@@ -34,9 +35,10 @@ void hr__yield(void);                      /* gives the core to another runnable
 uint64_t hr__page_bytes(void);
 
 /* Creates anonymous shared memory of `bytes` bytes. The first `head_bytes` are committed, the rest is sparse. It uses
- * memfd_create, else an unlinked file in /dev/shm, else one in $TMPDIR. */
+ * memfd_create, which shows `name` in /proc/PID/fd, else an unlinked file in /dev/shm, else one in $TMPDIR. */
 enum hr__memory_kind { HR__MEMORY_MEMFD, HR__MEMORY_SHM, HR__MEMORY_TMP };
-int hr__memory_create(uint64_t bytes, uint64_t head_bytes, int *ret_fd, enum hr__memory_kind *ret_kind);
+int hr__memory_create(const char *name, uint64_t bytes, uint64_t head_bytes, int *ret_fd,
+                      enum hr__memory_kind *ret_kind);
 int hr__memory_bytes(int fd, uint64_t *ret_bytes);
 
 int hr__map(int fd, uint64_t bytes, void **ret_address);    /* shared, read and write, 2 MiB-aligned */
@@ -362,7 +364,9 @@ int hr__file_system_look(const char *path, struct hr__file_system *ret_system);
 
 /* ---- socket.c: local sockets with abstract names, non-blocking; at most 107 bytes of a name are used ---- */
 
-int hr__socket_listen(const char *name, int *ret_fd);  /* -EADDRINUSE: a socket has the name */
+int hr__socket_listen(const char *name, int *ret_fd); /* -EADDRINUSE: a socket has the name */
+/* Takes a name that no process can connect to: it only shows that the socket exists. -EADDRINUSE. */
+int hr__socket_name(const char *name, int *ret_fd);
 int hr__socket_connect(const char *name, int *ret_fd); /* -ECONNREFUSED: no process listens */
 int hr__socket_accept(int listen_fd, int *ret_fd);     /* -EAGAIN: no process is waiting */
 bool hr__socket_is_of_user(int fd);                    /* the process at the other end is of the same user */

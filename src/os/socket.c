@@ -40,6 +40,15 @@ int hr__socket_listen(const char *name, int *ret_fd) {
     return finish(is_bound ? 0 : -errno, fd, ret_fd);
 }
 
+int hr__socket_name(const char *name, int *ret_fd) {
+    struct sockaddr_un address;
+    socklen_t bytes = write_address(name, &address);
+    int fd = -1;
+    int r = open_socket(&fd);
+    if (r < 0) return r;
+    return finish(bind(fd, (struct sockaddr *)&address, bytes) == 0 ? 0 : -errno, fd, ret_fd);
+}
+
 int hr__socket_connect(const char *name, int *ret_fd) {
     struct sockaddr_un address;
     socklen_t bytes = write_address(name, &address);

@@ -67,7 +67,7 @@ def test_missing_program_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 def test_help_lists_all_commands() -> None:
     shown = python_m("--help")
     usage = shown.stdout.partition("\n\n")[0].splitlines()[1:]
-    assert {line.split()[1] for line in usage} == {"cache", "completion", "doctor", "exec", "help", "index", "replay", "run"}
+    assert {line.split()[1] for line in usage} == {"cache", "completion", "doctor", "exec", "help", "index", "replay", "run", "top"}
     assert (shown.returncode, shown.stderr, shown.stdout) == (0, "", run("--help").stdout)
 
 
@@ -75,7 +75,7 @@ def test_module_knows_what_the_program_knows() -> None:
     """The words come from the program itself, so that a new command of it is tried here, too."""
     refused = run("nonsense")
     words = refused.stderr.split("there is ")[1].rstrip().split(", ")
-    assert len(words) == 10
+    assert len(words) == 11
     for word in words:
         asked, expected = python_m(word, "--help"), run(word, "--help")
         assert (asked.returncode, asked.stdout, asked.stderr) == (expected.returncode, expected.stdout, expected.stderr)

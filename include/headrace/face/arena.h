@@ -18,6 +18,11 @@ HR_API int hr_worker_fds_guard(const struct hr_worker_fds *fds, int pid);
  * caller that learns of bad samples counts them. HR_E_STATE in a forked child. */
 HR_API int hr_arena_count(hr_arena *arena, uint32_t restart_count, uint64_t skipped_count);
 
+/* hr_port_note with the index of the sample in the dataset, for observers; HR_NO_SAMPLE: it is not known. Each call
+ * ends the time of the sample before. hr_port_note_last ends the last one. */
+HR_API void hr_port_note_index(hr_port *port, uint64_t sample, uint64_t index);
+HR_API void hr_port_note_last(hr_port *port, uint64_t sample);
+
 /* Records of which sample a thread of the worker makes a part while the batch is written; HR_NO_SAMPLE: it has ended.
  * Any thread may call it, with its own number, from 0. Numbers from HR_MAKING_THREADS on are not recorded. */
 HR_API void hr_port_note_making(hr_port *port, uint32_t thread, uint64_t sample);

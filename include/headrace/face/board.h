@@ -110,6 +110,20 @@ HR_API uint32_t hr_board_known(const hr_board_entry *entry);
 /* The page of this process. */
 HR_API uint32_t hr_board_page(const hr_board *board);
 
+/* How long the loop of a rank was inside next() in the epoch, of how long. */
+struct hr_board_wait {
+    uint32_t rank;
+    uint64_t inside_ns;
+    uint64_t elapsed_ns;
+};
+
+/* Shows how long the loop of this rank has waited. */
+HR_API void hr_board_show_wait(hr_board_entry *entry, uint64_t inside_ns, uint64_t elapsed_ns);
+
+/* Writes what the running processes of this loader have shown, with this one, at most HR_BOARD_MAX_PROCESSES, and
+ * returns their number. */
+HR_API int hr_board_waits(const hr_board_entry *entry, struct hr_board_wait *ret_waits);
+
 /* Another rank that is at its END with fewer batches than this one has taken, or that has taken more batches than this
  * one had at its END. */
 struct hr_board_ended {

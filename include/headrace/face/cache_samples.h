@@ -30,6 +30,10 @@ HR_API int hr_samples_begin_check(hr_samples *samples);
 /* `result`: HR_SAMPLES_RIGHT or HR_SAMPLES_WRONG, or HR_SAMPLES_CHECK if the check was broken off. */
 HR_API void hr_samples_end_check(hr_samples *samples, enum hr_samples_check result);
 
+/* Reads the counts of the table in the file `path` without attaching it. `used_bytes` has extents that are not full. A
+ * negative errno, HR_E_CORRUPT: it is no table. */
+HR_API int hr_samples_peek(const char *path, struct hr_samples_report *ret_report);
+
 #ifdef __cplusplus
 }
 #endif

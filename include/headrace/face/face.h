@@ -18,5 +18,6 @@
 #include <headrace/face/launch.h>
 #include <headrace/face/machine.h>
 #include <headrace/face/sampler.h>
+#include <headrace/face/show.h>
 
 #endif

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace import _core, _options
 from headrace._loader.samples import draw, prepared
 from headrace._loader.samples.rows import Gatherer
-from headrace._loader.trainer import in_process
+from headrace._loader.trainer import in_process, shown
 from headrace._numpy.batch_maker import Fetcher
 from headrace.sampling._watch import EpochIterator
 
@@ -33,6 +34,7 @@ class InProcessIterator(EpochIterator, in_process.InProcessIterator):
         was_drawn: Callable[[], None] | None = None,
         count_draws: Callable[[Any], Sequence[int]] | None = None,
     ) -> None:
+        began_ns = time.monotonic_ns()
         policy = _options.Policy.of(loader, loader._is_iterable, {})
         self._is_batched = loader._batched
         self._collate = loader._batch_function() if self._is_batched else _as_is
@@ -68,12 +70,16 @@ class InProcessIterator(EpochIterator, in_process.InProcessIterator):
         self._keeper = self._from.tasks
         if self._here is not None:
             loader._engine = self._here
+        self._show = loader._show_of()
+        self._show.page()
+        self._show.begin(epoch, began_ns)
 
     def _prepare(self) -> Any:
         try:
             data = self._make(self._from, self._fetch)
         except StopIteration:
             self.is_over = True
+            shown.end_epoch(self._show)
             self._has_ended()
             raise
         if self.was_made is not None:

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import multiprocessing
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -14,7 +15,7 @@ from headrace import _core, _options
 from headrace._loader.samples import own_generators, refill
 from headrace._loader.start import signals
 from headrace._loader.trainer import engine as _engine
-from headrace._loader.trainer import restart_state, start_errors
+from headrace._loader.trainer import restart_state, shown, start_errors
 from headrace._loader.trainer.worker_positions import WorkerPositions
 from headrace._numpy.batch_maker import BatchMaker
 from headrace._numpy.worker_error import reraise
@@ -30,6 +31,8 @@ class WorkerIterator(EpochIterator, _core.Iterator):
     _is_from_signal = staticmethod(signals.is_from_signal)
 
     def __init__(self, loader: Loader, epoch: int, places: WorkerPositions | None) -> None:
+        self._began_ns = time.monotonic_ns()
+        self._show = loader._show_of()
         self._places = places
         self._timeout = loader.timeout or None
         self._batch_size = loader.batch_size
@@ -73,6 +76,7 @@ class WorkerIterator(EpochIterator, _core.Iterator):
             policy=policy,
             restart_mode=restart_state.restart_mode_of(loader.dataset, loader._is_iterable),
             seed=loader.seed,
+            show=self._show,
             sample_deaths=loader._blame,
             epoch=epoch,
             places=self._places,
@@ -87,6 +91,7 @@ class WorkerIterator(EpochIterator, _core.Iterator):
     ) -> None:
         """Starts an epoch with these tasks. places: notes where the workers are in an iterable dataset. count_draws:
         see refill.wrap_of."""
+        began_ns, self._began_ns = self._began_ns or time.monotonic_ns(), 0
         self.tasks, self.epoch, self.watch = tasks, None, None
         self._num_yielded = 0
         self._engine.use_places(places)
@@ -97,6 +102,7 @@ class WorkerIterator(EpochIterator, _core.Iterator):
             self._engine.begin(self, epoch, self._timeout, self._keep_workers)
         except _engine.Timeout:
             self._raise_timeout()
+        self._show.begin(epoch, began_ns)
 
     def _raise_timeout(self) -> NoReturn:
         raise TimeoutError(
@@ -130,6 +136,7 @@ class WorkerIterator(EpochIterator, _core.Iterator):
         if status is None:
             if not self._keep_workers:
                 self._engine.close()
+            shown.end_epoch(self._show)
             self._has_ended()
             raise StopIteration
         return self._engine.answer(self, status, self._batch_size)

@@ -17,7 +17,7 @@ from headrace._loader.forkserver import client, context
 from headrace._loader.samples import rows as sample_rows
 from headrace._loader.start import contexts
 from headrace._loader.trainer import engine as _engine
-from headrace._loader.trainer import in_process, restart_state
+from headrace._loader.trainer import in_process, restart_state, shown
 from headrace._loader.trainer.iterable_epoch import IterableEpoch
 from headrace._loader.trainer.worker_positions import WorkerPositions
 from headrace._numpy.collate import default_collate
@@ -123,6 +123,8 @@ class Loader(Options):
         self.in_order = in_order
         self._is_iterable = _options.is_iterable_only(dataset)
         self._iterator: WorkerIterator | None = None
+        self._show: _core.Show | None = None
+        self._line = callers.line_of_caller()
         self._has_told = False  # that its cache is left out
         self._cached: Any = None  # the CachedSamples of the option cache
         self._engine: _engine.Engine | in_process.InProcessEpoch | None = None  # the newest iterator has it
@@ -325,6 +327,12 @@ class Loader(Options):
             was_drawn()
         return iterator
 
+    def _show_of(self) -> _core.Show:
+        """Returns what shows this loader to observers, the same for all its epochs."""
+        if self._show is None:
+            self._show = shown.new_show(self._line)
+        return self._show
+
     def _dataset_of(self, policy: _options.Policy) -> Any:
         """Returns the dataset, with a cache of its samples if the options ask for that."""
         if policy.cache is None:
@@ -383,7 +391,12 @@ class Loader(Options):
         return {**(self._engine.report() if self._engine is not None else {}), **cache, **rows, **ranks}
 
     def __getstate__(self) -> dict[str, Any]:
-        fresh: dict[str, Any] = {"_iterator": None, "_engine": None, "_blame": restart_state.SampleDeaths()}
+        fresh: dict[str, Any] = {
+            "_iterator": None,
+            "_show": None,
+            "_engine": None,
+            "_blame": restart_state.SampleDeaths(),
+        }
         position = self._position.copy(self._position.number)
         return {**self.__dict__, **fresh, "_position": position, "_context": self._method}
 

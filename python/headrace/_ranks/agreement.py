@@ -170,6 +170,16 @@ class Agreement:
         process. If it does not return None, check_end is called. None: nothing is compared."""
         return None if self._entry is None else self._entry.step
 
+    def show_wait(self, inside_ns: int, elapsed_ns: int) -> None:
+        """Shows the other ranks how long the loop of this one was inside next() in this epoch, of how long."""
+        if self._entry is not None:
+            self._entry.show_wait(inside_ns, elapsed_ns)
+
+    def waits(self) -> list[tuple[int, int, int]]:
+        """Returns (rank, inside_ns, elapsed_ns) of all ranks of this machine that have shown it; []: there are no
+        others."""
+        return [] if self._entry is None else self._entry.waits()
+
     def end(self, steps: int) -> None:
         """Shows that this rank is at its end after `steps` batches in this process. An epoch that is broken off has no
         end. Raises RanksDisagree if another rank of this machine has taken more, or is at its end with fewer."""

@@ -41,6 +41,14 @@ def epoch_was_ended() -> bool:
     return False
 
 
+def line_of_caller() -> str:
+    """Returns the innermost line outside of headrace, torch and frameworks. It counts nothing."""
+    for package, frame in _frames():
+        if package not in _INSIDE:
+            return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+    return "?"
+
+
 def place_of_caller(kind: str = "") -> LoaderIdentity:
     """Returns the place of a loader that the calling lines outside of headrace, torch and frameworks make. kind: see
     LoaderIdentity."""

@@ -47,6 +47,10 @@ class Watch:
         self._agreement.begin_epoch(facts, self._before, self._remainder)
         self.show_step = self._agreement.show_step
 
+    def show_wait(self, inside_ns: int, elapsed_ns: int) -> None:
+        """Shows the other ranks how long this one waits for batches. _core.Iterator calls it now and then."""
+        self._agreement.show_wait(inside_ns, elapsed_ns)
+
     def end(self, count: int) -> None:
         """Shows that the epoch has ended after so many batches in this process. Raises RanksDisagree."""
         self._agreement.end(count)

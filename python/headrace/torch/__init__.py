@@ -48,12 +48,20 @@ with gc_pause.paused():  # a collection would visit all of torch, which takes as
         from headrace.torch._install import install, installed, uninstall
         from headrace.torch._loader import DataLoader
         from headrace.torch._spawn import spawn
+        from headrace.torch._stats import stats
 
         _ranks_store.install()
     else:
         if not getattr(multiprocessing.current_process(), "_inheriting", False):  # a worker would repeat the warning
             warnings.warn(f"headrace: using torch's DataLoader instead of headrace's: {_reason}", stacklevel=2)
-        from headrace.torch._fallback import DataLoader, install, installed, spawn, uninstall  # type: ignore[assignment]
+        from headrace.torch._fallback import (
+            DataLoader,
+            install,
+            installed,
+            spawn,
+            stats,
+            uninstall,
+        )  # type: ignore[assignment]
 
     from headrace.torch._distributed_sampler import DistributedSampler
     from headrace.torch._packed import collate_packed
@@ -67,5 +75,6 @@ __all__ = [
     "installed",
     "per_rank",
     "spawn",
+    "stats",
     "uninstall",
 ]

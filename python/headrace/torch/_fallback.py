@@ -88,6 +88,11 @@ def spawn(*args: Any, repair: str | None = None, **kwargs: Any) -> Any:
     return spawn_theirs(*args, **kwargs)
 
 
+def stats(loader: Any, *, max_over_ranks: bool = False) -> dict[str, float]:
+    """Returns {}, because torch's loader counts nothing."""
+    return {}
+
+
 @contextmanager
 def installed(**options: Any) -> Iterator[None]:
     """Calls install() for the duration of a with block."""

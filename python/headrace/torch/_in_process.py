@@ -5,13 +5,14 @@ give."""
 from __future__ import annotations
 
 import functools
+import time
 import warnings
 from typing import Any
 
 from headrace import _core, _options
 from headrace._loader.samples import deferred, draw, prepared
 from headrace._loader.samples.rows import Gatherer
-from headrace._loader.trainer import in_process
+from headrace._loader.trainer import in_process, shown
 from headrace._loader.worker.batch_maker import count_local_trainers
 from headrace.sampling._epoch import Epoch
 from headrace.sampling._watch import EpochIterator, Watch
@@ -64,6 +65,7 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
     _gatherer: Gatherer | None = None  # gathers the rows of the dataset, if it has such
 
     def __init__(self, loader: _torchs.DataLoader[Any], policy: _options.Policy) -> None:
+        began_ns = time.monotonic_ns()
         is_iterable = _internals.is_iterable(loader)
         beginning = None if is_iterable else _beginning.Beginning(loader)
         if beginning is not None:
@@ -88,6 +90,10 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
             _loader_options.engines.set(loader, self._here)
         if self._iterable_epoch is not None:
             _iterable.start(loader, self, self._iterable_epoch, lambda: self._is_over)
+        self._show = _loader_options.show_of(loader)
+        self._show.page()
+        begun: Any = self.epoch if self._iterable_epoch is None else self._iterable_epoch
+        self._show.begin(begun.number, began_ns)
 
     def _use_samples(self, loader: Any, policy: _options.Policy) -> None:
         batch_size = loader.batch_size if self._auto_collation else 0
@@ -130,6 +136,7 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
             data = deferred.read(self._make_next, None)
         except StopIteration:
             self._is_over = True
+            shown.end_epoch(self._show)
             self._has_ended()
             raise
         if self._iterable_epoch is not None:

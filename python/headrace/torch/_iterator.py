@@ -8,6 +8,7 @@ import functools
 import itertools
 import pickle
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
@@ -19,7 +20,7 @@ from headrace._base import exception_text, lookup, raising
 from headrace._loader.samples import own_generators, refill
 from headrace._loader.start import signals
 from headrace._loader.trainer import engine as _engine
-from headrace._loader.trainer import restart_state, start_errors
+from headrace._loader.trainer import restart_state, shown, start_errors
 from headrace._tensors import extension
 from headrace.torch import (
     _agree,
@@ -89,12 +90,13 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
     _is_from_signal = staticmethod(signals.is_from_signal)
 
     def __init__(self, loader: _torchs.DataLoader[Any]) -> None:
+        self._began_ns = time.monotonic_ns()
         self._is_iterable = _internals.is_iterable(loader)
         self._beginning = None if self._is_iterable else _beginning.Beginning(loader)
         self._iterable_epoch = _iterable.begin(loader) if self._is_iterable else None
         with _iterable.generators_kept(loader, self._iterable_epoch):
-            shown = loader if self._beginning is None else self._beginning.shown()
-            _internals.called_by_torch(super().__init__, shown)
+            seen = loader if self._beginning is None else self._beginning.shown()
+            _internals.called_by_torch(super().__init__, seen)
         if self._beginning is not None:
             self._beginning.iterator_was_made(self)
         if self._iterable_epoch is not None and self._iterable_epoch.base_seed is not None:
@@ -111,6 +113,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         self._dataset = _loader_options.dataset_of(loader, self._policy)
         if self._policy.rng == "sample":
             own_generators.warn_of_unreachable(own_generators.roots_of(loader.dataset, self._collate_fn))
+        self._show = _loader_options.show_of(loader)
         self._engine = self._start_engine(loader)
         self._workers = self._engine.processes
         _loader_options.engines.set(loader, self._engine)
@@ -155,6 +158,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
                 self._dataset, self._dataset_kind == _internals.DatasetKind.Iterable
             ),
             seed=self._seed,
+            show=self._show,
             sample_deaths=_loader_options.blames.get_or_make(loader, restart_state.SampleDeaths),
             epoch=_per_loader.position_of(loader).number if of_iterable is None else of_iterable.number,
             places=None if of_iterable is None else of_iterable.places,
@@ -190,6 +194,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         )
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        began_ns = self._began_ns if first_iter else time.monotonic_ns()
         if not first_iter and self._engine.is_closed:
             # Many programs call _shutdown_workers although the workers are persistent.
             Iterator.__init__(self, loader)
@@ -234,6 +239,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         if self._iterable_epoch is not None:
             engine = self._engine
             _iterable.start(loader, self, self._iterable_epoch, lambda: engine.is_over)
+        self._show.begin(epoch, began_ns)
 
     def reraise(self, wrapped: Any, note: str) -> NoReturn:
         _reraise(wrapped, note)
@@ -265,6 +271,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         if status is None:
             if not self._persistent_workers:
                 self._shutdown_workers()
+            shown.end_epoch(self._show)
             self._has_ended()
             raise StopIteration
         return status
@@ -276,7 +283,9 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
             self._put_ahead(self._wait())
         first = self._ahead[0]
         self._engine.submit_owed(self, keep=len(self._ahead) - 1 + self._is_behind())
+        self._show.pin_begin()
         value = self._pinner.take(first.number)
+        self._show.pin_end()
         self._look_ahead()
         return value
 

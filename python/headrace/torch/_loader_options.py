@@ -6,16 +6,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace import _options
+from headrace import _core, _options
 from headrace._base import lookup
 from headrace._base.warn import warn_user
 from headrace._loader.samples.rows import Gatherer, explain_no_cache
 from headrace._loader.trainer import engine as _engine
-from headrace._loader.trainer import in_process, restart_state
+from headrace._loader.trainer import in_process, restart_state, shown
 from headrace.torch import _base, _internals, _per_loader, _rows, _torchs
 from headrace.torch._per_loader import PerLoader
 
 engines: PerLoader[_engine.Engine | in_process.InProcessEpoch] = PerLoader()  # the newest one
+shows: PerLoader[_core.Show] = PerLoader()
 blames: PerLoader[restart_state.SampleDeaths] = PerLoader()
 freezers: PerLoader[Any] = PerLoader()
 caches: PerLoader[Any] = PerLoader()  # the CachedSamples of a loader with the option cache
@@ -61,6 +62,16 @@ def report_dataset(loader: Any) -> dict[str, Any]:
     cached, gatherer = caches.get(loader), gatherer_of(loader)
     cache = {} if cached is None else {"cache": cached.report()}
     return cache if gatherer is None else {**cache, "rows": gatherer.name}
+
+
+def show_of(loader: Any) -> _core.Show:
+    """Returns what shows a loader to observers, the same for all its epochs."""
+    return shows.get_or_make(loader, lambda: shown.new_show(_line_of(loader)))
+
+
+def _line_of(loader: Any) -> str | None:
+    made_by = _per_loader.position_of(loader).made_by
+    return None if made_by is None else made_by.where
 
 
 def limit_of(loader: _torchs.DataLoader[Any]) -> int:

@@ -85,6 +85,7 @@ static void live(uint32_t rank) {
         atomic_fetch_add(&stage->joined_count, epoch == 1);
         look(entry, rank, peers);
         for (uint64_t step = 1; step <= 2; step++) check(hr_board_step(entry, step, &ended) == 0);
+        hr_board_show_wait(entry, 1, 2);
         check(hr_board_end(entry, 2, &ended) == 0);
     }
     hr_board_leave(entry);

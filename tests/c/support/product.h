@@ -4,6 +4,8 @@
 
 #include "arena_scene.h"
 
+#include <headrace/face/show.h>
+
 #include <dirent.h>
 #include <stdatomic.h>
 
@@ -49,6 +51,7 @@ struct kept {
 struct product {
     struct setting setting;
     hr_loader *loader;
+    hr_show *show; /* it outlives the loader, as that of a loader in Python does */
     struct life lives[CREW_MAX];
     uint64_t item_count, submitted, delivered;
     uint64_t too_big_count;
@@ -101,7 +104,7 @@ static inline int serve(hr_port *port, const struct life *life, hr_batch *batch)
             r = hr_port_publish(port, HR_STATUS_SKIPPED, 0);
         } else if (r == 0) {
             uint64_t item = *(const uint64_t *)task.payload;
-            hr_port_note(port, item);
+            hr_port_note_index(port, item, item);
             hr_port_note_making(port, 0, item);
             if (setting->visit) setting->visit(port, life->worker, life->number, count, item);
             r = make_item(setting, port, batch, item);
@@ -140,6 +143,10 @@ static inline void open_product(struct product *product, const struct setting *s
                                         setting->limit_bytes};
     *product = (struct product){.setting = *setting};
     must(hr_loader_open(&options, &product->loader));
+    struct hr_show_who who = {"product.c:1", 0, 1};
+    product->show = hr_show_open(&who);
+    check(product->show != NULL);
+    hr_show_attach(product->show, hr_loader_arena(product->loader), setting->workers * setting->prefetch);
     for (uint32_t i = 0; i < setting->workers; i++) start_product_worker(product, i);
 }
 
@@ -176,6 +183,7 @@ static inline void begin_epoch(struct product *product, uint64_t item_count) {
     product->item_count = item_count;
     product->submitted = product->delivered = 0;
     memset(product->seen, 0, sizeof product->seen);
+    hr_show_begin(product->show, 1, 0);
     submit_items(product);
 }
 
@@ -239,7 +247,10 @@ static inline void accept(struct product *product, struct hr_delivery *delivery)
 /* One call of hr_loader_next and what follows from it; its result. A killed worker is replaced. */
 static inline int step_product(struct product *product, int64_t deadline_ns) {
     struct hr_delivery *delivery;
+    struct hr_show_visit visit;
+    hr_show_enter(product->show, &visit);
     int r = hr_loader_next(product->loader, deadline_ns, &delivery);
+    hr_show_leave(product->show, &visit, r == 0 ? HR_SHOW_BATCH : HR_SHOW_NOTHING, r == 0, 0);
     if (r == 0) accept(product, delivery);
     if (r == HR_E_WORKER_DIED) replace_dead_worker(product);
     if (r == HR_E_END) check(product->delivered == product->item_count);
@@ -262,6 +273,7 @@ static inline int stop_product(struct product *product, int64_t timeout_ms) {
 /* Batches that were kept are unchanged after the close. */
 static inline void close_product(struct product *product) {
     product->loader = hr_loader_close(product->loader);
+    product->show = hr_show_close(product->show);
     for (int i = 0; i < KEEP_MAX; i++) release_kept(&product->kept[i]);
 }
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "../support/arena_scene.h"
 
+#include <headrace/look.h>
+
 #include "board/board.h"
 
 /* The layout of a board, and a board with one process. Several processes are in tests/c/process/test_board_ranks.c. */
@@ -113,10 +115,10 @@ static void memory_that_is_no_board_is_refused(void **state) {
     enum hr__memory_kind kind;
     int fd = -1;
     (void)state;
-    must(hr__memory_create(100, 100, &fd, &kind));
+    must(hr__memory_create("headrace-test", 100, 100, &fd, &kind));
     assert_int_equal(open_inherited(fd, &two, &board), HR_E_CORRUPT);
     close(fd);
-    must(hr__memory_create(8, 8, &fd, &kind));
+    must(hr__memory_create("headrace-test", 8, 8, &fd, &kind));
     assert_int_equal(open_inherited(fd, &two, &board), -EIO);
     close(fd);
     assert_int_equal(open_inherited(1000000, &two, &board), -EBADF);
@@ -149,6 +151,23 @@ static void a_process_has_one_board(void **state) {
     assert_int_equal(hr_board_open(&two, in_s(PATIENCE_S), &second), -EBUSY);
     board = hr_board_close(board);
     board = open_alone();
+    hr_board_close(board);
+}
+
+static void looking_checks_the_memory(void **state) {
+    enum hr__memory_kind kind;
+    struct hr_board_position positions[4];
+    hr_board *board = open_alone();
+    int fd = -1;
+    (void)state;
+    assert_int_equal(hr_board_look(board->fd, positions, 4), 0); /* its own process does not count */
+    must(hr__memory_create("headrace-test", 8, 8, &fd, &kind));
+    assert_int_equal(hr_board_look(fd, positions, 4), HR_E_CORRUPT);
+    close(fd);
+    must(hr__memory_create("headrace-test", 8192, 8192, &fd, &kind));
+    assert_true(hr_board_look(fd, positions, 4) < 0);
+    close(fd);
+    assert_true(hr_board_look(-1, positions, 4) < 0);
     hr_board_close(board);
 }
 
@@ -214,6 +233,7 @@ int main(void) {
         cmocka_unit_test(memory_that_is_no_board_is_refused),
         cmocka_unit_test(sizes_out_of_range_are_refused),
         cmocka_unit_test(a_process_has_one_board),
+        cmocka_unit_test(looking_checks_the_memory),
         cmocka_unit_test(a_process_alone_waits_until_the_deadline),
         cmocka_unit_test(entries_are_limited_and_taken_again),
 #ifdef HR_FAILPOINTS

@@ -77,9 +77,10 @@ static void the_parts_of_an_arena_lie_one_after_another(void **state) {
         assert_ptr_equal(completions, grants + hr__ring_bytes(CAPACITY));
         assert_int_equal((uintptr_t)grants % HR_CACHE_LINE, 0);
     }
-    assert_ptr_equal(base + plan->rings_end,
+    assert_ptr_equal(hr__layout_sight(plan, 0),
                      (unsigned char *)hr__layout_completion_ring(plan, WORKERS - 1) + hr__ring_bytes(CAPACITY));
-    assert_true(plan->windows_at >= plan->rings_end);
+    assert_ptr_equal(base + plan->head_end, hr__layout_sight(plan, WORKERS));
+    assert_true(plan->windows_at >= plan->head_end);
     assert_int_equal(plan->windows_at % HR__WINDOW_ALIGN, 0);
     assert_int_equal(hr__layout_window_at(plan, SLOTS), plan->total_bytes);
 }
@@ -122,7 +123,7 @@ static void another_version_is_named_as_such(void **state) {
     struct room *room = *state;
     room->header->abi_version = HR__ABI_VERSION + 1;
     assert_int_equal(check(room, room->plan.total_bytes), HR_E_VERSION);
-    assert_non_null(strstr(hr_error_message(), "layout 5, this one has layout 4"));
+    assert_non_null(strstr(hr_error_message(), "layout 6, this one has layout 5"));
     room->header->abi_version = HR__ABI_VERSION;
     room->header->header_bytes += 64;
     assert_int_equal(check(room, room->plan.total_bytes), HR_E_VERSION);
@@ -176,7 +177,7 @@ static void random_headers_are_refused_or_lie_within_the_file(void **state) {
         accepted++;
         assert_true(layout.worker_count >= 1 && layout.slot_count >= 1);
         assert_true(layout.workers_at < layout.slots_at && layout.slots_at < layout.rings_at);
-        assert_true(layout.rings_at < layout.rings_end && layout.rings_end <= layout.windows_at);
+        assert_true(layout.rings_at < layout.head_end && layout.head_end <= layout.windows_at);
         assert_true(hr__layout_window_at(&layout, layout.slot_count) == bytes);
     }
     assert_in_range(accepted, 1, ROUNDS); /* fields that are not checked may hold anything */

@@ -68,7 +68,7 @@ static void shared_memory_is_sparse_but_for_its_head(void **state) {
     int fd;
     enum hr__memory_kind kind;
     uint64_t bytes;
-    must(hr__memory_create(UINT64_C(1) << 40, 100000, &fd, &kind));
+    must(hr__memory_create("headrace-test", UINT64_C(1) << 40, 100000, &fd, &kind));
     must(hr__memory_bytes(fd, &bytes));
     assert_true(bytes == UINT64_C(1) << 40);
     assert_int_equal(bytes_of(fd), hr__round_up(100000, (uint64_t)sysconf(_SC_PAGESIZE)));
@@ -85,7 +85,7 @@ static void punched_pages_are_released_and_read_as_zeros(void **state) {
     int fd;
     enum hr__memory_kind kind;
     void *address;
-    must(hr__memory_create(8 * MIB, 8 * MIB, &fd, &kind));
+    must(hr__memory_create("headrace-test", 8 * MIB, 8 * MIB, &fd, &kind));
     must(hr__map(fd, 8 * MIB, &address));
     assert_int_equal((uintptr_t)address % (2 * MIB), 0);
     unsigned char *bytes = address;
@@ -108,7 +108,7 @@ static void pages_that_were_made_private_keep_their_contents_and_their_address(v
     enum hr__memory_kind kind;
     void *address, *other;
     uint64_t page = hr__page_bytes(), words = page / sizeof(uint64_t);
-    must(hr__memory_create(MIB, MIB, &fd, &kind));
+    must(hr__memory_create("headrace-test", MIB, MIB, &fd, &kind));
     must(hr__map(fd, MIB, &address));
     must(hr__map(fd, MIB, &other));
     fill(address, MIB, 7);

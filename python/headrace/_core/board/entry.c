@@ -121,7 +121,34 @@ static PyObject *entry_end(PyObject *self, PyObject *argument) {
     return show_steps(self, argument, hr_board_end);
 }
 
+static PyObject *entry_show_wait(PyObject *self, PyObject *arguments) {
+    unsigned long long inside_ns, elapsed_ns;
+    if (!PyArg_ParseTuple(arguments, "KK:show_wait", &inside_ns, &elapsed_ns)) return NULL;
+    hr_board_show_wait(entry_of(self), inside_ns, elapsed_ns);
+    Py_RETURN_NONE;
+}
+
+static PyObject *entry_waits(PyObject *self, PyObject *ignored) {
+    struct hr_board_wait waits[HR_BOARD_MAX_PROCESSES];
+    (void)ignored;
+    int count = hr_board_waits(entry_of(self), waits);
+    PyObject *list = PyList_New(count);
+    for (int i = 0; list && i < count; i++) {
+        PyObject *item = Py_BuildValue("IKK", waits[i].rank, (unsigned long long)waits[i].inside_ns,
+                                       (unsigned long long)waits[i].elapsed_ns);
+        if (!item)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, item);
+    }
+    return list;
+}
+
 static PyMethodDef methods[] = {
+    {"show_wait", entry_show_wait, METH_VARARGS,
+     "show_wait(inside_ns, elapsed_ns)\n\nShows how long the loop of this rank was inside next() in this epoch."},
+    {"waits", entry_waits, METH_NOARGS,
+     "waits() -> list\n\nReturns (rank, inside_ns, elapsed_ns) of each running process of this loader, with this one."},
     {"publish", entry_publish, METH_VARARGS,
      "publish(length, steps, seed, epoch, digest, samples)\n\nShows the facts of the next epoch; -1: not known."},
     {"wait", entry_wait, METH_VARARGS,

@@ -14,6 +14,7 @@
  *     packed.c    a list of documents as one row   recipes.c   images that are made in the batch
  *     tasks.c     _core.Tasks, the next tasks      array_in.c  tensors and arrays as struct hr_array
  *     iterator.c  _core.Iterator, the loop's end   array_out.c struct hr_array as tensors and arrays, with their leases
+ *     show.c      _core.Show, what observers see of a loader
  *     indices.c   a task's indices as bytes and back
  */
 
@@ -21,6 +22,7 @@ extern PyTypeObject LoaderType;
 extern PyTypeObject PortType;
 extern PyTypeObject TasksType;
 extern PyTypeObject IteratorType;
+extern PyTypeObject ShowType;
 extern PyTypeObject NotingType; /* the iterator that _core.Port.noting returns */
 extern PyObject *WorkerDied;    /* _core.WorkerDied, an exception */
 
@@ -40,6 +42,14 @@ void tasks_done(PyObject *tasks);
 
 /* The consumer has the batch, or the exception, of task number `number`. */
 void tasks_answered(PyObject *tasks, unsigned long long number);
+
+/* Samples in the batches, and exceptions, that the consumer has. */
+unsigned long long tasks_sample_count(PyObject *tasks);
+
+/* ---- show.c ---- */
+
+/* The show of a _core.Show; NULL for any other object and for NULL. */
+hr_show *show_of(PyObject *show);
 
 /* ---- loader.c ---- */
 

@@ -14,7 +14,8 @@
  *
  * With workers:
  *
- *     iterator_next                      exchange/iterator.c            refuses a second thread
+ *     iterator_next                      exchange/iterator.c            refuses a second thread. Around the rest:
+ *                                                                       hr_show_enter, hr_show_leave
  *       prepare                          exchange/iterator.c
  *         _prepare                       torch/_in_process.py           torch's profiler, a warning of a wrong length
  *           _next_data                   torch/_iterator.py             warns if a StopIteration of the user ended it
@@ -71,6 +72,7 @@ struct iterator {
     PyObject *loader;                  /* the Loader that gives the answers; NULL with num_workers=0 */
     PyObject *tasks;                   /* the Tasks of this epoch, which count what was returned; NULL: not counted */
     PyObject *watch;                   /* the Watch that compares the ranks; NULL or None: they are not compared */
+    PyObject *show;                    /* the Show of the loader; NULL or None: nothing is shown to observers */
     PyObject *task_numbers;            /* if `keeper` is a dict: a dict: number of an answer -> number of its task */
     unsigned long long answered_count; /* values and failures that were returned, in all epochs */
     unsigned long long yielded_count;  /* values of this epoch */
@@ -165,13 +167,25 @@ static bool check_end(PyObject *watch, PyObject *steps, PyObject *ended) {
     return r != NULL;
 }
 
+/* Tells the other ranks now and then how long this one waits. */
+static bool show_wait(struct iterator *iterator, PyObject *watch) {
+    hr_show *show = show_of(iterator->show);
+    if (!show || !hr_show_is_due(show)) return true;
+    struct hr_arena_look look;
+    hr_show_read_epoch(show, &look);
+    PyObject *r = PyObject_CallMethod(watch, "show_wait", "KL", (unsigned long long)look.inside_ns,
+                                      (long long)hr_show_elapsed_ns(show));
+    Py_XDECREF(r);
+    return r != NULL;
+}
+
 /* Shows the other ranks the step that is taken when the next value is returned. Returns false with an exception. */
 static bool show_step(struct iterator *iterator) {
     if (!iterator->watch || iterator->watch == Py_None) return true;
     PyObject *watch = Py_NewRef(iterator->watch);
     PyObject *steps = PyLong_FromUnsignedLongLong(iterator->yielded_count + 1);
     PyObject *ended = steps ? find_ended(watch, steps) : NULL;
-    bool may_go_on = ended && (ended == Py_None || check_end(watch, steps, ended));
+    bool may_go_on = ended && (ended == Py_None || check_end(watch, steps, ended)) && show_wait(iterator, watch);
     Py_XDECREF(ended);
     Py_XDECREF(steps);
     Py_DECREF(watch);
@@ -185,15 +199,50 @@ static PyObject *prepare(struct iterator *iterator) {
     return value;
 }
 
+/* The Tasks that count what the loop gets. */
+static PyObject *tasks_of(struct iterator *iterator) {
+    PyObject *tasks = iterator->keeper && Py_IS_TYPE(iterator->keeper, &TasksType) ? iterator->keeper : iterator->tasks;
+    return tasks && Py_IS_TYPE(tasks, &TasksType) ? tasks : NULL;
+}
+
+static unsigned long long samples_of(struct iterator *iterator) {
+    PyObject *tasks = tasks_of(iterator);
+    return tasks ? tasks_sample_count(tasks) : 0;
+}
+
+/* Batches that are pinned and that the loop does not have yet. */
+static uint64_t count_ahead(const struct iterator *iterator) {
+    return iterator->keeper && PyDict_CheckExact(iterator->keeper) ? (uint64_t)PyDict_GET_SIZE(iterator->keeper) : 0;
+}
+
+/* Shows observers what a call of next() has given. An exception of num_workers=0 has counted its task, too. */
+static void show_result(struct iterator *iterator, hr_show *show, const struct hr_show_visit *visit, bool has_value,
+                        bool is_answer, unsigned long long samples) {
+    bool is_error = !has_value && (is_answer || samples);
+    hr_show_leave(show, visit,
+                  has_value  ? HR_SHOW_BATCH
+                  : is_error ? HR_SHOW_ERROR
+                             : HR_SHOW_NOTHING,
+                  has_value ? samples : 0, count_ahead(iterator));
+}
+
 static PyObject *iterator_next(PyObject *self) {
     struct iterator *iterator = (struct iterator *)self;
     bool is_shared = iterator->keeper && Py_IS_TYPE(iterator->keeper, &TasksType); /* each thread has its own task */
     if (iterator->is_busy && !is_shared) return loader_refuse_busy();
     if (loader_of(iterator)) *loader_has_failed(loader_of(iterator)) = false;
     iterator->is_busy = true;
+    PyObject *show = Py_XNewRef(iterator->show);
+    hr_show *shown = show_of(show);
+    struct hr_show_visit visit;
+    unsigned long long samples = samples_of(iterator);
+    if (shown) hr_show_enter(shown, &visit);
     PyObject *value = prepare(iterator);
     iterator->is_busy = false;
-    if (value || is_answer(iterator)) hand_on(iterator);
+    bool is_done = value || is_answer(iterator);
+    if (is_done) hand_on(iterator);
+    if (shown) show_result(iterator, shown, &visit, value != NULL, is_done, samples_of(iterator) - samples);
+    Py_XDECREF(show);
     iterator->yielded_count += value != NULL;
     return value;
 }
@@ -203,6 +252,7 @@ static int iterator_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(((struct iterator *)self)->loader);
     Py_VISIT(((struct iterator *)self)->tasks);
     Py_VISIT(((struct iterator *)self)->watch);
+    Py_VISIT(((struct iterator *)self)->show);
     Py_VISIT(((struct iterator *)self)->task_numbers);
     return 0;
 }
@@ -212,6 +262,7 @@ static int iterator_clear(PyObject *self) {
     Py_CLEAR(((struct iterator *)self)->loader);
     Py_CLEAR(((struct iterator *)self)->tasks);
     Py_CLEAR(((struct iterator *)self)->watch);
+    Py_CLEAR(((struct iterator *)self)->show);
     Py_CLEAR(((struct iterator *)self)->task_numbers);
     return 0;
 }
@@ -227,6 +278,7 @@ static PyMemberDef iterator_members[] = {
     {"_loader", T_OBJECT, offsetof(struct iterator, loader), 0, "The Loader that gives the answers."},
     {"tasks", T_OBJECT, offsetof(struct iterator, tasks), 0, "The Tasks of this epoch."},
     {"watch", T_OBJECT, offsetof(struct iterator, watch), 0, "Compares the ranks in this epoch, or None."},
+    {"_show", T_OBJECT, offsetof(struct iterator, show), 0, "Shows observers how the loop gets its batches, or None."},
     {"_task_numbers", T_OBJECT, offsetof(struct iterator, task_numbers), 0,
      "The numbers of the tasks of the values in `_keeper`, if that is a dict."},
     {"_answered", T_ULONGLONG, offsetof(struct iterator, answered_count), 0,

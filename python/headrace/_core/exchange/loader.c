@@ -24,6 +24,10 @@ struct loader {
     uint32_t worker_count;
     bool keeps_workers; /* workers without data wait for another epoch */
     PyObject *types;    /* see decode */
+    PyObject *show;     /* the Show in which observers see this loader, or NULL */
+    unsigned long long batch_count;
+    uint64_t begin_waited_ns; /* the time that beginnings of epochs have waited */
+    uint32_t queue_room;
 };
 
 PyObject *WorkerDied;
@@ -56,6 +60,7 @@ static int loader_init(PyObject *self, PyObject *arguments, PyObject *keywords) 
     options.out_of_order = !in_order;
     options.limit_bytes = limit_bytes;
     loader->worker_count = options.worker_count;
+    loader->queue_room = options.worker_count * options.prefetch_factor;
     int r = hr_loader_open(&options, &loader->loader);
     if (r < 0) core_raise(r);
     return r < 0 ? -1 : 0;
@@ -82,6 +87,7 @@ static void loader_dealloc(PyObject *self) {
     loader_drop(self);
     hr_loader_close(loader->loader);
     Py_XDECREF(loader->types);
+    Py_XDECREF(loader->show);
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -103,6 +109,16 @@ void *loader_refuse_busy(void) {
 /* For methods that only one thread may call at a time. */
 static hr_loader *idle_loader(PyObject *self) {
     return ((struct loader *)self)->is_busy ? loader_refuse_busy() : core_open_loader(self);
+}
+
+static PyObject *loader_show(PyObject *self, PyObject *show) {
+    struct loader *loader = (struct loader *)self;
+    hr_loader *open_loader = core_open_loader(self);
+    if (!open_loader) return NULL;
+    if (!show_of(show)) return PyErr_Format(PyExc_TypeError, "headrace: %R is no Show", show);
+    hr_show_attach(show_of(show), hr_loader_arena(open_loader), loader->queue_room);
+    Py_XSETREF(loader->show, Py_NewRef(show));
+    Py_RETURN_NONE;
 }
 
 static PyObject *loader_open_worker_fds(PyObject *self, PyObject *argument) {
@@ -169,9 +185,15 @@ static PyObject *loader_begin(PyObject *self, PyObject *arguments) {
     loader_drop(self);
     PyObject *payload = core_pack_indices(epoch);
     if (!payload) return NULL;
+    struct hr_arena_report before, after;
+    hr_arena_report(hr_loader_arena(loader->loader), &before);
     struct waited waited = {.payload = PyBytes_AS_STRING(payload), .payload_bytes = (size_t)PyBytes_GET_SIZE(payload)};
     int r = wait_for(loader, &waited, deadline_ns);
     Py_DECREF(payload);
+    if (loader->loader) {
+        hr_arena_report(hr_loader_arena(loader->loader), &after);
+        loader->begin_waited_ns += after.waited_ns - before.waited_ns;
+    }
     if (r == -EINTR) return NULL;
     if (r < 0) return raise_wait(loader->loader, r);
     loader->keeps_workers = keeps_workers;
@@ -211,6 +233,7 @@ static PyObject *loader_submit(PyObject *self, PyObject *arguments) {
     loader->failed_step = STEP_NONE;
     if (!PyArg_ParseTuple(arguments, "O!O:submit", &TasksType, &tasks, &wrap) || !idle_loader(self)) return NULL;
     loader->failed_step = STEP_DRAW;
+    int64_t began_ns = show_of(loader->show) ? hr_show_part_begin(show_of(loader->show)) : 0;
     PyObject *task = tasks_draw(tasks);
     if (!task && PyErr_Occurred()) return NULL;
     if (!task) {
@@ -232,6 +255,7 @@ static PyObject *loader_submit(PyObject *self, PyObject *arguments) {
     tasks_handed_on(tasks);
     loader->owed--;
     loader->submitted++;
+    if (show_of(loader->show)) hr_show_part_end(show_of(loader->show), HR_SHOW_DRAW, began_ns);
     Py_RETURN_TRUE;
 }
 
@@ -265,6 +289,7 @@ static PyObject *loader_wait(PyObject *self, PyObject *timeout) {
     loader->status = (long)received->status;
     loader->task = received->task;
     loader->worker = received->worker;
+    loader->batch_count += received->status == HR_STATUS_BATCH || received->status == HR_STATUS_USER /* STATUS_NOTED */;
     loader->serial++;
     return PyLong_FromLong(loader->status);
 }
@@ -277,10 +302,12 @@ static PyObject *loader_answer(PyObject *self, PyObject *ignored) {
     if (!idle_loader(self)) return NULL;
     if (!delivery) return PyErr_Format(PyExc_RuntimeError, "headrace: no answer was waited for");
     loader->received = NULL; /* decoding may run code that closes this loader, or waits */
+    int64_t began_ns = show_of(loader->show) ? hr_show_part_begin(show_of(loader->show)) : 0;
     struct origin origin = {.data = delivery->data, .bytes = delivery->bytes, .delivery = delivery};
     PyObject *answer = delivery->status == HR_STATUS_TOO_BIG && delivery->bytes == sizeof(uint64_t)
                            ? PyLong_FromUnsignedLongLong(*(const uint64_t *)delivery->data)
                            : decode(&origin, loader->types);
+    if (show_of(loader->show)) hr_show_part_end(show_of(loader->show), HR_SHOW_REBUILD, began_ns);
     loader->has_failed = !answer;
     if (!answer && loader->loader && !loader->received) {
         loader->received = delivery;
@@ -336,14 +363,16 @@ static PyObject *loader_report(PyObject *self, PyObject *ignored) {
     (void)ignored;
     if (!loader) return NULL;
     hr_arena_report(hr_loader_arena(loader), &r);
+    uint64_t waited_ns = r.waited_ns - ((struct loader *)self)->begin_waited_ns;
+    if (show_of(((struct loader *)self)->show)) waited_ns += hr_show_pinned_ns(show_of(((struct loader *)self)->show));
     return Py_BuildValue("{s:s,s:I,s:I,s:K,s:K,s:K,s:K,s:I,s:K,s:K,s:K,s:K,s:K,s:K,s:d,s:K,s:I,s:K}", "memory",
                          memories[r.memory], "workers", r.worker_count, "slots", r.slot_count, "limit_bytes",
                          (unsigned long long)r.limit_bytes, "window_bytes", (unsigned long long)r.window_bytes,
                          "used_bytes", (unsigned long long)r.used_bytes, "held_bytes", (unsigned long long)r.held_bytes,
-                         "held", r.held_count, "batches", (unsigned long long)r.delivered_count, "bytes",
+                         "held", r.held_count, "batches", ((struct loader *)self)->batch_count, "bytes",
                          (unsigned long long)r.delivered_bytes, "copied", (unsigned long long)r.copied_count, "asked",
                          (unsigned long long)r.asked_count, "trimmed", (unsigned long long)r.trimmed_count, "waits",
-                         (unsigned long long)r.waited_count, "waited_s", (double)r.waited_ns / 1e9, "sleeps",
+                         (unsigned long long)r.waited_count, "waited_s", (double)waited_ns / 1e9, "sleeps",
                          (unsigned long long)r.slept_count, "restarts", r.restart_count, "skipped",
                          (unsigned long long)r.skipped_count);
 }
@@ -418,6 +447,8 @@ static PyMethodDef loader_methods[] = {
     {"open_worker_fds", loader_open_worker_fds, METH_O,
      "open_worker_fds(worker) -> (worker, memory_fd, trainer_bell_fd, worker_bell_fd, life_fd, "
      "diagnostics_fd)\n\nOpens the descriptors that a worker needs for its Port. The caller owns and closes them."},
+    {"show", loader_show, METH_O,
+     "show(show)\n\nShows observers this loader in a Show, before its workers start. It keeps a reference."},
     {"replace", loader_replace, METH_O,
      "replace(worker) -> (delivered, published, granted)\n\nGrants the tasks of a dead worker to its successor. See "
      "struct hr_succession."},

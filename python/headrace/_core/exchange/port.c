@@ -226,15 +226,29 @@ static PyObject *port_collate(PyObject *self, PyObject *arguments) {
     return found == FOUND_ERROR ? NULL : PyBool_FromLong(found == FOUND);
 }
 
-static void note(struct port *port, uint64_t sample) {
+static void note(struct port *port, uint64_t sample, uint64_t index) {
     port->noted = (int64_t)sample;
-    if (port->port) hr_port_note(port->port, sample);
+    if (port->port) hr_port_note_index(port->port, sample, index);
+}
+
+/* All samples are made; `count` is the number after the last one. */
+static void note_last(struct port *port, uint64_t count) {
+    port->noted = (int64_t)count;
+    if (port->port) hr_port_note_last(port->port, count);
+}
+
+/* The index of a sample for observers: HR_NO_SAMPLE if it is no number. Runs no code of the user's. */
+static uint64_t index_of(PyObject *index) {
+    if (!PyLong_CheckExact(index)) return HR_NO_SAMPLE;
+    long long value = PyLong_AsLongLong(index);
+    if (value == -1 && PyErr_Occurred()) PyErr_Clear();
+    return value < 0 ? HR_NO_SAMPLE : (uint64_t)value;
 }
 
 static PyObject *port_note(PyObject *self, PyObject *argument) {
     uint64_t sample = PyLong_AsUnsignedLongLongMask(argument);
     if (PyErr_Occurred() || !open_port((struct port *)self)) return NULL;
-    note((struct port *)self, sample);
+    note((struct port *)self, sample, HR_NO_SAMPLE);
     Py_RETURN_NONE;
 }
 
@@ -260,7 +274,10 @@ static PyObject *port_noting(PyObject *self, PyObject *indices) {
 static PyObject *noting_next(PyObject *self) {
     struct noting *noting = (struct noting *)self;
     PyObject *index = PyIter_Next(noting->indices);
-    if (index || !PyErr_Occurred()) note(noting->port, noting->next++); /* at the end, the number after the last one */
+    if (index)
+        note(noting->port, noting->next++, index_of(index));
+    else if (!PyErr_Occurred())
+        note_last(noting->port, noting->next++);
     return index;
 }
 

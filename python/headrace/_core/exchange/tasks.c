@@ -24,6 +24,7 @@ struct tasks {
     Py_ssize_t skipped_count;        /* items that are left out of that batch */
     unsigned long long item_count;   /* items that the iterator gave */
     unsigned long long handed_count; /* tasks that were handed on */
+    unsigned long long sample_count; /* in the tasks that were answered */
     unsigned long long lost_count;   /* tasks that were handed on and that no worker got; they have no number */
     unsigned long long answered_count, last_number; /* tasks that were answered, and the number of the last of them */
 };
@@ -218,12 +219,21 @@ void tasks_handed_on(PyObject *self) {
     PyErr_Clear();
 }
 
+static void count_samples(struct tasks *tasks, PyObject *task) {
+    tasks->sample_count += PyList_CheckExact(task) ? (unsigned long long)PyList_GET_SIZE(task) : 1;
+}
+
+unsigned long long tasks_sample_count(PyObject *tasks) {
+    return ((struct tasks *)tasks)->sample_count;
+}
+
 void tasks_answered(PyObject *self, unsigned long long number) {
     struct tasks *tasks = (struct tasks *)self;
     PyObject *key = PyLong_FromUnsignedLongLong(number);
     PyObject *task = key ? Py_XNewRef(PyDict_GetItemWithError(tasks->sent, key)) : NULL;
     if (task) {
         PyDict_DelItem(tasks->sent, key);
+        count_samples(tasks, task);
         Py_XSETREF(tasks->last, task);
     }
     tasks->answered_count++;
@@ -240,6 +250,7 @@ void tasks_done(PyObject *self) {
     tasks->last_number = tasks->handed_count - tasks->lost_count;
     tasks->handed_count++;
     tasks->answered_count++;
+    count_samples(tasks, task);
     if (tasks->keeps_sent)
         Py_XSETREF(tasks->last, task);
     else

@@ -103,6 +103,7 @@ class Engine:
         restart_mode: str | None,
         seed: int,
         sample_deaths: restart_state.SampleDeaths,
+        show: _core.Show,
         epoch: int,
         places: WorkerPositions | None = None,
     ) -> None:
@@ -115,6 +116,7 @@ class Engine:
         self._seed = seed
         self._policy = policy
         self._core = _core.Loader(workers, prefetch_factor, in_order, limit_bytes)
+        self._core.show(show)  # before the workers start
         self._prefetch_factor = prefetch_factor
         self._crew = crew.Crew(self._core, workers, context, policy, restart_mode, seed, sample_deaths)
         self.processes = self._crew.processes

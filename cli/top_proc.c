@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Looks into /proc and the cache for `headrace top`: processes of workers, the machine, cached objects. */
+#define _GNU_SOURCE
+#include "cli.h"
+#include "top.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <headrace/face/cache_samples.h>
+
+#define S_NS INT64_C(1000000000)
+enum { LINE_BYTES = 512 };
+
+/* ---- workers ---- */
+
+static uint64_t read_cpu_ns(int pid) {
+    char path[64], line[LINE_BYTES];
+    unsigned long user = 0, kernel = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *file = fopen(path, "re");
+    const char *end = file && fgets(line, sizeof line, file) ? strrchr(line, ')') : NULL;
+    if (file) fclose(file);
+    if (!end || sscanf(end, ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &kernel) != 2) return 0;
+    return (user + kernel) * (uint64_t)(S_NS / sysconf(_SC_CLK_TCK));
+}
+
+/* RssAnon has the pages that are no file's. smaps_rollup would tell those that are shared with the parent from the
+ * others, but takes the lock of the job's memory for a quarter of a second. */
+static bool read_private(int pid, uint64_t *ret_bytes) {
+    char path[64], line[LINE_BYTES];
+    uint64_t kib = 0;
+    bool is_found = false;
+    snprintf(path, sizeof path, "/proc/%d/status", pid);
+    FILE *file = fopen(path, "re");
+    while (file && !is_found && fgets(line, sizeof line, file)) is_found = sscanf(line, "RssAnon: %" SCNu64, &kib) == 1;
+    if (file) fclose(file);
+    *ret_bytes = kib * 1024;
+    return is_found;
+}
+
+static void look_at_process(struct top_worker *worker, int64_t now_ns) {
+    int pid = (int)worker->look.status.pid;
+    if (pid != worker->pid) worker->first_ns = 0; /* another process */
+    worker->pid = pid;
+    worker->is_known = pid > 0 && read_private(pid, &worker->private_bytes);
+    if (!worker->is_known) return;
+    if (!worker->first_ns) {
+        worker->first_ns = now_ns;
+        worker->first_bytes = worker->private_bytes;
+    }
+    worker->marks[(worker->mark_count + TOP_HISTORY - 1) % TOP_HISTORY].cpu_ns = read_cpu_ns(pid);
+}
+
+void top_look_at_workers(struct top *top, struct top_loader *loader) {
+    if (!loader->is_same_namespace || loader->is_over) return;
+    for (uint32_t i = 0; i < loader->look.worker_count; i++) look_at_process(&loader->workers[i], top->now_ns);
+}
+
+/* ---- the machine ---- */
+
+static void look_at_cores(struct top *top) {
+    char line[LINE_BYTES];
+    uint64_t parts[8] = {0}, all = 0;
+    FILE *file = fopen("/proc/stat", "re");
+    bool is_read =
+        file && fgets(line, sizeof line, file) &&
+        sscanf(line, "cpu %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64,
+               &parts[0], &parts[1], &parts[2], &parts[3], &parts[4], &parts[5], &parts[6], &parts[7]) == 8;
+    if (file) fclose(file);
+    if (!is_read) return;
+    for (int i = 0; i < 8; i++) all += parts[i];
+    uint64_t busy = all - parts[3] - parts[4]; /* without idle and waiting for disks */
+    top->cores = (double)sysconf(_SC_NPROCESSORS_ONLN);
+    if (top->cpu_all && all > top->cpu_all && busy >= top->cpu_busy)
+        top->cores_used = top->cores * (double)(busy - top->cpu_busy) / (double)(all - top->cpu_all);
+    top->cpu_all = all;
+    top->cpu_busy = busy;
+}
+
+static void look_at_memory(struct top *top) {
+    char line[LINE_BYTES];
+    uint64_t total = 0, available = 0;
+    FILE *file = fopen("/proc/meminfo", "re");
+    while (file && fgets(line, sizeof line, file)) {
+        sscanf(line, "MemTotal: %" SCNu64, &total);
+        if (sscanf(line, "MemAvailable: %" SCNu64, &available) == 1) break;
+    }
+    if (file) fclose(file);
+    top->memory_total = total * 1024;
+    top->memory_used = total > available ? (total - available) * 1024 : 0;
+}
+
+void top_look_at_machine(struct top *top) {
+    look_at_cores(top);
+    look_at_memory(top);
+}
+
+/* ---- the cache ---- */
+
+struct listing {
+    struct top *top;
+    struct top_cached *earlier;
+    uint32_t earlier_count, room;
+    double seconds; /* since the look before */
+};
+
+static void count_hits(struct listing *listing, struct top_cached *cached) {
+    for (uint32_t i = 0; i < listing->earlier_count; i++) {
+        const struct top_cached *earlier = &listing->earlier[i];
+        if (strcmp(earlier->name, cached->name) != 0 || listing->seconds <= 0 || cached->hits < earlier->hits) continue;
+        cached->hits_per_s = (double)(cached->hits - earlier->hits) / listing->seconds;
+    }
+}
+
+static int list_cached(void *context, const struct hr_cache_entry *entry) {
+    struct listing *listing = context;
+    struct top *top = listing->top;
+    struct hr_samples_report report;
+    if (entry->state != HR_CACHE_READY || !entry->claim_count) return 0;
+    if (top->cached_count == listing->room) {
+        uint32_t room = listing->room ? 2 * listing->room : 16;
+        struct top_cached *grown = realloc(top->cached, room * sizeof *grown);
+        if (!grown) return -1;
+        top->cached = grown;
+        listing->room = room;
+    }
+    struct top_cached *cached = &top->cached[top->cached_count++];
+    *cached = (struct top_cached){.bytes = entry->info.bytes, .jobs = entry->claim_count};
+    snprintf(cached->name, sizeof cached->name, "%s", entry->info.name);
+    const char *slash = strrchr(entry->info.path, '/');
+    snprintf(cached->place, sizeof cached->place, "%.*s", slash ? (int)(slash - entry->info.path) : 0,
+             entry->info.path);
+    if (strcmp(entry->info.format, HR_SAMPLES_FORMAT) != 0 || hr_samples_peek(entry->info.path, &report) < 0) return 0;
+    cached->is_table = true;
+    cached->budget_bytes = report.budget_bytes;
+    cached->used_bytes = report.used_bytes;
+    cached->hits = report.hits;
+    count_hits(listing, cached);
+    return 0;
+}
+
+void top_look_at_cache(struct top *top) {
+    struct listing listing = {.top = top,
+                              .earlier = top->cached,
+                              .earlier_count = top->cached_count,
+                              .seconds = (double)(top->now_ns - top->cached_ns) / 1e9};
+    bool is_missing;
+    hr_cache *cache = find_cache(NULL, &is_missing);
+    top->cached = NULL;
+    top->cached_count = 0;
+    top->cached_ns = top->now_ns;
+    if (cache) hr_cache_list(cache, list_cached, &listing);
+    hr_cache_close(cache);
+    free(listing.earlier);
+}

@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Draws the picture of `headrace top`. */
+#define _GNU_SOURCE
+#include "options.h"
+#include "top.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LINE_BYTES = 1024, NAME_COLUMNS = 14 };
+
+/* ---- text ---- */
+
+/* Returns the length of the character of UTF-8 at `at` that a terminal can show, or 0. */
+static size_t visible_character(const unsigned char *at) {
+    if (*at >= 0x20 && *at < 0x7F) return 1;
+    size_t length = *at >= 0xF0 && *at < 0xF5 ? 4 : *at >= 0xE0 && *at < 0xF0 ? 3 : *at >= 0xC3 && *at < 0xE0 ? 2 : 0;
+    for (size_t i = 1; i < length; i++)
+        if ((at[i] & 0xC0) != 0x80) return 0;
+    return length; /* those from U+0080 to U+00BF are left out: most are control characters */
+}
+
+void top_clean(const char *text, char *ret_text, size_t bytes) {
+    size_t at = 0;
+    for (const unsigned char *from = (const unsigned char *)text; *from;) {
+        size_t length = visible_character(from);
+        if (at + (length ? length : 1) >= bytes) break;
+        if (length)
+            memcpy(ret_text + at, from, length);
+        else
+            ret_text[at] = '?';
+        at += length ? length : 1;
+        from += length ? length : 1;
+    }
+    ret_text[at] = '\0';
+}
+
+static size_t columns_of(const char *text) {
+    size_t columns = 0;
+    for (; *text; text++) columns += ((unsigned char)*text & 0xC0) != 0x80;
+    return columns;
+}
+
+/* Cuts a text to so many columns, between two characters. */
+static void cut(char *text, size_t columns) {
+    for (; *text; text++) {
+        if (((unsigned char)*text & 0xC0) == 0x80) continue;
+        if (!columns--) break;
+    }
+    *text = '\0';
+}
+
+static const char *in_count(uint64_t count, char *text) {
+    char digits[24];
+    int length = snprintf(digits, sizeof digits, "%" PRIu64, count), at = 0;
+    for (int i = 0; i < length; i++) {
+        if (i && (length - i) % 3 == 0) text[at++] = ',';
+        text[at++] = digits[i];
+    }
+    text[at] = '\0';
+    return text;
+}
+
+static const char *in_size(double bytes, char *text) {
+    static const char units[] = " KMGTP";
+    int unit = 0;
+    while (bytes >= 1000 && unit < 5) bytes /= 1024, unit++;
+    snprintf(text, UNITS_BYTES, unit && bytes < 10 ? "%.1f %c" : "%.0f %c", bytes, unit ? units[unit] : 'B');
+    return text;
+}
+
+static const char *in_short(double s, char *text) {
+    if (s < 1)
+        snprintf(text, UNITS_BYTES, "%.0fms", s * 1e3);
+    else if (s < 100)
+        snprintf(text, UNITS_BYTES, "%.1fs", s);
+    else
+        snprintf(text, UNITS_BYTES, "%.0fs", s);
+    return text;
+}
+
+static const char *in_hours(double s, char *text) {
+    if (s >= 3600)
+        snprintf(text, UNITS_BYTES, "%.0f h %.0f min", (double)(int64_t)(s / 3600), (double)((int64_t)s % 3600 / 60));
+    else if (s >= 60)
+        snprintf(text, UNITS_BYTES, "%.0f min", s / 60);
+    else
+        snprintf(text, UNITS_BYTES, "%.0f s", s);
+    return text;
+}
+
+/* ---- the picture ---- */
+
+struct picture {
+    FILE *to;
+    struct top *top;
+    struct top_view *view;
+    bool is_terminal;
+    int lines; /* that are left */
+    bool has_line;
+};
+
+/* Writes a line, cut to the width. On a terminal the rest of the line is cleared. */
+__attribute__((format(printf, 3, 4))) static void line(struct picture *picture, bool is_chosen, const char *format,
+                                                       ...) {
+    char text[LINE_BYTES];
+    va_list arguments;
+    if (picture->lines-- <= 0) return;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    cut(text, (size_t)picture->view->columns);
+    for (size_t end = strlen(text); end && text[end - 1] == ' ';) text[--end] = '\0';
+    if (picture->is_terminal) {
+        fprintf(picture->to, "%s%s%s%s\x1b[K", picture->has_line ? "\r\n" : "", is_chosen ? "\x1b[7m" : "", text,
+                is_chosen ? "\x1b[0m" : "");
+    } else
+        fprintf(picture->to, "%s\n", text);
+    picture->has_line = true;
+}
+
+static void draw_head(struct picture *picture) {
+    struct top *top = picture->top;
+    char host[64] = "?", clean[64], clock[16] = "", used[UNITS_BYTES], all[UNITS_BYTES], cores[48] = "";
+    time_t now = top_wall_s();
+    struct tm local;
+    uint32_t workers = 0;
+    for (uint32_t i = 0; i < top->count; i++)
+        workers += top->loaders[i].is_over ? 0 : top->loaders[i].look.worker_count;
+    gethostname(host, sizeof host - 1);
+    top_clean(host, clean, sizeof clean);
+    if (localtime_r(&now, &local)) strftime(clock, sizeof clock, "%H:%M:%S", &local);
+    if (top->cores > 0) snprintf(cores, sizeof cores, "cores %.1f/%.0f  ", top->cores_used, top->cores);
+    line(picture, false, "headrace top  %s %s%s  %u loader%s  %u worker%s  %smem %s/%s", clean, clock,
+         picture->view->is_frozen ? " (frozen)" : "", top->count, top->count == 1 ? "" : "s", workers,
+         workers == 1 ? "" : "s", cores, in_size((double)top->memory_used, used),
+         in_size((double)top->memory_total, all));
+}
+
+static void draw_loader(struct picture *picture, const struct top_loader *loader, bool is_chosen) {
+    const struct hr_arena_look *look = &loader->look;
+    struct top_rates rates = top_rates_of(picture->top, loader);
+    char name[HR_LOOK_NAME_BYTES], step[32], samples[32], rank[24] = "-", queue[32] = "-", mb[32] = "-";
+    top_clean(look->name, name, sizeof name);
+    size_t wide = columns_of(name);
+    const char *shown = name;
+    while (wide > NAME_COLUMNS && wide-- && *shown) do
+            shown++;
+        while (((unsigned char)*shown & 0xC0) == 0x80);
+    if (look->rank >= 0 && look->world_size > 1) snprintf(rank, sizeof rank, "%d/%d", look->rank, look->world_size);
+    if (look->worker_count) {
+        snprintf(queue, sizeof queue, "%u/%u", look->queue_count, look->queue_room);
+        snprintf(mb, sizeof mb, "%.0f", rates.bytes / 1e6);
+    }
+    line(picture, is_chosen, "%c %3.0f   %s%*s %6s %5" PRIu64 " %8s %7.1f %8s %5s %5s  %s", is_chosen ? '>' : ' ',
+         100 * rates.wait, shown, (int)(NAME_COLUMNS > wide ? NAME_COLUMNS - wide : 0), "", rank, look->epoch,
+         in_count(look->step, step), rates.batches, in_count((uint64_t)(rates.samples + 0.5), samples), mb, queue,
+         top_state_of(picture->top, loader));
+}
+
+/* A line for the ranks of one job, after its last row. */
+static void draw_job(struct picture *picture, const struct top_loader *loader) {
+    int behind;
+    uint64_t steps;
+    double wait = top_job_wait(picture->top, loader, &behind, &steps);
+    char late[64] = "";
+    if (wait < 0) return;
+    if (behind >= 0) snprintf(late, sizeof late, "; rank %d is %" PRIu64 " steps behind", behind, steps);
+    line(picture, false, "       job: %.0f %% (slowest rank of each step)%s", 100 * wait, late);
+}
+
+static bool is_last_of_job(const struct top *top, uint32_t row) {
+    const struct top_loader *loader = &top->loaders[row];
+    if (loader->look.world_size < 2 || loader->is_over) return false;
+    for (uint32_t i = row + 1; i < top->count; i++)
+        if (strcmp(top->loaders[i].look.name, loader->look.name) == 0) return false;
+    return true;
+}
+
+/* The rows around the chosen one, as many as there is room for. */
+static void draw_loaders(struct picture *picture, uint32_t rows) {
+    struct top *top = picture->top;
+    uint32_t first = picture->view->chosen >= rows ? picture->view->chosen - rows + 1 : 0;
+    line(picture, false, "WAIT%%  LOADER          RANK EPOCH     STEP BATCH/S SAMPLE/S  MB/S QUEUE  STATE");
+    for (uint32_t i = first; i < top->count && i < first + rows; i++) {
+        draw_loader(picture, &top->loaders[i], i == picture->view->chosen);
+        if (is_last_of_job(top, i)) draw_job(picture, &top->loaders[i]);
+    }
+    if (top->count > rows) line(picture, false, "       %u of %u loaders", rows, top->count);
+}
+
+/* ---- the chosen loader ---- */
+
+/* Writes a verdict, in the order in which a cause rules out the next one. */
+static void judge(const struct top *top, const struct top_loader *loader, char *text, size_t bytes) {
+    struct top_rates rates = top_rates_of(top, loader);
+    uint32_t workers = loader->look.worker_count;
+    double idle = top->cores - top->cores_used;
+    if (loader->is_over)
+        snprintf(text, bytes, "it has no workers at the moment");
+    else if (loader->mark_count < 3 && rates.batches == 0)
+        snprintf(text, bytes, "too short to say");
+    else if (rates.wait < 0.03)
+        snprintf(text, bytes, "the loop hardly waits: faster loading would save nothing");
+    else if (!workers)
+        snprintf(text, bytes, "the training process makes its batches itself: try num_workers=%.0f",
+                 idle >= 2 ? (idle < 8 ? idle : 8) : 1);
+    else if (rates.busy > 0.8 && idle >= 1)
+        snprintf(text, bytes,
+                 "the workers are busy %.0f %% and %.1f cores are free: about %.0f workers would be enough",
+                 100 * rates.busy, idle, workers / (1 - (rates.wait < 0.9 ? rates.wait : 0.9)) + 0.5);
+    else if (rates.busy > 0.8)
+        snprintf(text, bytes, "the workers are busy %.0f %% and no core is free: only cheaper samples help",
+                 100 * rates.busy);
+    else
+        snprintf(text, bytes, "the workers are busy %.0f %%; the cause is not known", 100 * rates.busy);
+}
+
+static void draw_about(struct picture *picture, const struct top_loader *loader) {
+    char name[HR_LOOK_NAME_BYTES], age[UNITS_BYTES], rank[32] = "", verdict[160], text[512];
+    top_clean(loader->look.name, name, sizeof name);
+    if (loader->look.world_size > 1) snprintf(rank, sizeof rank, " rank %d", loader->look.rank);
+    judge(picture->top, loader, verdict, sizeof verdict);
+    in_hours((double)(picture->top->now_ns - loader->look.opened_ns) / 1e9, age);
+    int length = snprintf(text, sizeof text, "%s%s, pid %d, %s: %s", name, rank, loader->pid, age, verdict);
+    /* In lines, between words. */
+    for (char *at = text; length > 0 && *at;) {
+        size_t width = (size_t)picture->view->columns, end = strlen(at);
+        if (end > width)
+            for (end = width; end && at[end] != ' ';) end--;
+        if (!end) end = strlen(at);
+        line(picture, false, "%.*s", (int)end, at);
+        at += end;
+        while (*at == ' ') at++;
+    }
+}
+
+static void draw_worker(struct picture *picture, const struct top_worker *worker, uint32_t number, int64_t now_ns) {
+    static const char *const doing[] = {"waits", "fetch", "collate"};
+    const struct hr_worker_status *status = &worker->look.status;
+    struct top_worker_rates rates = top_worker_rates_of(worker);
+    char since[UNITS_BYTES] = "-", index[32] = "-", memory[UNITS_BYTES] = "-", grown[UNITS_BYTES + 2] = "-",
+         cpu[16] = "-";
+    if (status->phase_since_ns) in_short((double)(now_ns - status->phase_since_ns) / 1e9, since);
+    if (worker->look.index != HR_NO_SAMPLE) in_count(worker->look.index, index);
+    if (worker->is_known) {
+        in_size((double)worker->private_bytes, memory);
+        in_size(rates.growth, grown);
+        strcat(grown, "/h");
+        snprintf(cpu, sizeof cpu, "%.0f", 100 * rates.cpu);
+    }
+    line(picture, false, "%7u %5u %-7s %5s %9s %7.1f %5.0f %4s %8s %7s %5u", number, status->pid,
+         status->pid ? doing[status->phase] : "starts", since, index, rates.batches, 100 * rates.busy, cpu, memory,
+         rates.growth > 0 ? grown : "-", status->starts ? status->starts - 1 : 0);
+}
+
+static void draw_times(struct picture *picture, const struct top_loader *loader) {
+    struct hr_times samples, collates;
+    char worst[UNITS_BYTES], index[48] = "", number[32];
+    top_sum_times(loader, &samples, &collates);
+    if (!samples.sum_ns) return;
+    if (samples.worst_index != HR_NO_SAMPLE)
+        snprintf(index, sizeof index, " (index %s)", in_count(samples.worst_index, number));
+    line(picture, false, " sample p50 %.3g ms  p99 %.3g ms  worst %s%s   collate p50 %.3g ms",
+         top_quantile_ms(&samples, 0.5), top_quantile_ms(&samples, 0.99),
+         in_short((double)samples.worst_ns / 1e9, worst), index, top_quantile_ms(&collates, 0.5));
+}
+
+static void draw_chosen(struct picture *picture, struct top_loader *loader, uint32_t rows) {
+    uint32_t count = loader->is_over ? 0 : loader->look.worker_count;
+    line(picture, false, "%.*s", picture->view->columns > 200 ? 200 : picture->view->columns,
+         "----------------------------------------------------------------------------------------------------"
+         "----------------------------------------------------------------------------------------------------");
+    draw_about(picture, loader);
+    if (count)
+        line(picture, false, " WORKER   PID DOING     FOR    SAMPLE BATCH/S BUSY%% CPU%%  PRIVATE  GROWTH  DIED");
+    for (uint32_t i = 0; i < count && i < rows; i++) draw_worker(picture, &loader->workers[i], i, picture->top->now_ns);
+    if (count > rows) line(picture, false, "        %u of %u workers", rows, count);
+    draw_times(picture, loader);
+}
+
+static void draw_cached(struct picture *picture) {
+    char size[UNITS_BYTES], name[64], place[128], fill[16], hits[16];
+    for (uint32_t i = 0; i < picture->top->cached_count; i++) {
+        const struct top_cached *cached = &picture->top->cached[i];
+        if (i == 0) line(picture, false, "CACHE             SIZE   FILL  HITS/S  PROC  PLACE");
+        top_clean(cached->name, name, sizeof name);
+        top_clean(cached->place, place, sizeof place);
+        snprintf(fill, sizeof fill, "-");
+        snprintf(hits, sizeof hits, "-");
+        if (cached->is_table && cached->budget_bytes) {
+            snprintf(fill, sizeof fill, "%.0f %%", 100.0 * (double)cached->used_bytes / (double)cached->budget_bytes);
+            snprintf(hits, sizeof hits, "%.0f", cached->hits_per_s);
+        }
+        line(picture, false, "%-15.15s %6s %6s %7s %5u  %s", name, in_size((double)cached->bytes, size), fill, hits,
+             cached->jobs, place);
+    }
+}
+
+/* One line for each reason why something is not in the picture. */
+static void draw_missing(struct picture *picture) {
+    const struct top *top = picture->top;
+    if (top->refused)
+        line(picture, false, "%u loader%s cannot be read: %s", top->refused, top->refused == 1 ? "" : "s",
+             top->refused_users ? "of other users; run headrace top as root"
+                                : "not dumpable, or with other capabilities; run headrace top as root");
+    if (top->other_versions)
+        line(picture, false, "%u loader%s of another version of headrace; use the headrace of that environment",
+             top->other_versions, top->other_versions == 1 ? " is" : "s are");
+    if (top->damaged) {
+        char problem[sizeof top->problem];
+        top_clean(top->problem, problem, sizeof problem);
+        line(picture, false, "%u damaged: %s", top->damaged, problem);
+    }
+    if (!top->count && !top->refused && !top->other_versions)
+        line(picture, false, "%s",
+             top->pid_count ? "these processes have no loader that runs" : "no loader of headrace runs here");
+}
+
+static void draw_help(struct picture *picture) {
+    static const char *const texts[] = {
+        "up, down  choose a loader              enter  only the chosen loader, and back",
+        "o         sort by wait, name, rate     space  freeze the picture",
+        "s         stacks of the workers        ?      this text            q  quit",
+        "WAIT% is the share of the time in which the training loop is inside next().",
+        "A GPU works on meanwhile, so it is at most what faster loading could save."};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) line(picture, false, "%s", texts[i]);
+}
+
+static void draw_text(struct picture *picture, const char *text) {
+    while (*text && picture->lines > 0) {
+        size_t length = strcspn(text, "\n");
+        char raw[LINE_BYTES], clean[LINE_BYTES];
+        snprintf(raw, sizeof raw, "%.*s", (int)(length < sizeof raw ? length : sizeof raw - 1), text);
+        top_clean(raw, clean, sizeof clean);
+        line(picture, false, "%s", clean);
+        text += length + (text[length] == '\n');
+    }
+}
+
+static void draw_parts(struct picture *picture) {
+    struct top_view *view = picture->view;
+    struct top_loader *chosen = top_chosen(picture->top, view);
+    uint32_t all = (uint32_t)(picture->is_terminal ? (view->lines > 10 ? view->lines : 10) : 100000);
+    uint32_t rows = view->has_detail ? 1 : all / 3, workers = picture->is_terminal ? all : 100000;
+    draw_head(picture);
+    draw_missing(picture);
+    if (!picture->top->count) return;
+    draw_loaders(picture, rows > picture->top->count ? picture->top->count : rows);
+    if (view->asks_stacks)
+        line(picture, true, "The signal for stacks interrupts system calls of the workers. Write them? y/n");
+    if (!chosen) return;
+    uint32_t others = 6 + (picture->top->cached_count ? 1 + picture->top->cached_count : 0);
+    workers = picture->lines > (int)others ? (uint32_t)picture->lines - others : 1;
+    draw_chosen(picture, chosen, workers);
+    draw_cached(picture);
+}
+
+char *top_draw(struct top *top, struct top_view *view, bool is_terminal, size_t *ret_bytes) {
+    char *text = NULL;
+    struct picture picture = {.to = open_memstream(&text, ret_bytes),
+                              .top = top,
+                              .view = view,
+                              .is_terminal = is_terminal,
+                              .lines = is_terminal ? view->lines : 1 << 20};
+    if (!picture.to) return NULL;
+    if (is_terminal) fputs("\x1b[H", picture.to);
+    if (view->shows_help)
+        draw_help(&picture);
+    else if (view->stacks)
+        draw_text(&picture, view->stacks);
+    else
+        draw_parts(&picture);
+    if (is_terminal) fputs("\x1b[J", picture.to);
+    fclose(picture.to);
+    return text;
+}
+
+/* ---- the order of rows ---- */
+
+static const struct top *sorted_top;
+static int sorted_order;
+
+static int compare(const void *a, const void *b) {
+    const struct top_loader *one = a, *other = b;
+    int by_name = strcmp(one->look.name, other->look.name);
+    if (!by_name) by_name = one->look.rank - other->look.rank;
+    if (!by_name) by_name = one->pid - other->pid;
+    if (!by_name) by_name = one->look.loader < other->look.loader ? -1 : 1;
+    struct top_rates first = top_rates_of(sorted_top, one), second = top_rates_of(sorted_top, other);
+    double difference = sorted_order == 1 ? second.wait - first.wait : second.batches - first.batches;
+    if (sorted_order == 0 || (difference < 0.001 && difference > -0.001)) return by_name;
+    return difference < 0 ? -1 : 1;
+}
+
+void top_sort(struct top *top, const struct top_view *view) {
+    sorted_top = top;
+    sorted_order = view->order;
+    if (top->count) qsort(top->loaders, top->count, sizeof *top->loaders, compare);
+}
+
+/* The chosen loader stays chosen when rows move. */
+struct top_loader *top_chosen(struct top *top, struct top_view *view) {
+    if (!top->count) return NULL;
+    for (uint32_t i = 0; view->chosen_pid && i < top->count; i++)
+        if (top->loaders[i].pid == view->chosen_pid && top->loaders[i].look.loader == view->chosen_loader)
+            view->chosen = i;
+    if (view->chosen >= top->count) view->chosen = top->count - 1;
+    struct top_loader *chosen = &top->loaders[view->chosen];
+    view->chosen_pid = chosen->pid;
+    view->chosen_loader = chosen->look.loader;
+    return chosen;
+}
