@@ -15,6 +15,7 @@
 #include <headrace/face/frozen.h>
 #include <headrace/face/image.h>
 #include <headrace/face/launch.h>
+#include <headrace/face/loader.h>
 #include <headrace/face/machine.h>
 #include <headrace/face/sampler.h>
 
