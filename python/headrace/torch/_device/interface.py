@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls that the sender makes of a device. cuda.py has those of torch; the tests have a device that is simulated."""
+"""The calls that the sender makes of a device. cuda.py has those of torch; the tests have a simulated device."""
 
 from __future__ import annotations
 
