@@ -20,7 +20,7 @@ RELEASE_OPTIONS := -Dbuildtype=release -Dbench=true
 config = -Cbuild-dir=$(1) $(addprefix -Csetup-args=,$(2))
 
 .DELETE_ON_ERROR:
-.PHONY: help docs docs-check man release-check demo demo-text test test-torches torch-names test-jax test-imports test-frameworks test-moving test-torchdata test-schedulers test-wheels check bench wheels soak files format clean packages-demo packages-test packages-check packages-wheels c-reference
+.PHONY: help docs docs-check man release-check demo demo-text test test-torches torch-names test-jax test-imports test-frameworks test-moving test-torchdata test-schedulers test-wheels test-gpu check bench wheels soak files format clean packages-demo packages-test packages-check packages-wheels c-reference
 
 help: ## prints this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
@@ -62,6 +62,10 @@ test-schedulers: build/dev.stamp build/schedulers.stamp ## runs ranks under Slur
 # What make wheels has built last. The tests install packages into environments of their own.
 test-wheels: build/dev.stamp build/wheel-tools.stamp ## reads the wheels in dist/, and uses them in environments without a compiler
 	HEADRACE_WHEELS=1 .venv/bin/python -m pytest -q tests/wheels
+
+# Needs nothing of the other targets: the machine has torch, and the wheel in dist/ was built on another one.
+test-gpu: ## on a machine with a GPU, with the wheel in dist/: tests and measures the option device, in 6 minutes; RESULTS=folder
+	python3 tools/test_gpu.py $(RESULTS)
 
 check: packages-check build/dev.stamp ## runs linters, type checks, sanitizers and fuzzers; ONLY="layers tidy": these checks
 	.venv/bin/python tools/check.py $(ONLY)

@@ -61,6 +61,11 @@ HR_API int hr_arena_open(const struct hr_arena_options *options, hr_arena **ret_
  */
 HR_API hr_arena *hr_arena_close(hr_arena *arena);
 
+/* Makes an arena that was stopped usable for other workers, with the same options. Call it only when all of its workers
+ * have ended: what they have published is dropped. Counts start at 0. HR_E_STATE: the options are others, or this is a
+ * forked child. */
+HR_API int hr_arena_restart(hr_arena *arena, const struct hr_arena_options *options);
+
 /* The current activity of a worker. */
 enum hr_phase {
     HR_PHASE_WAIT = 0,    /* it waits for a task, or has not started yet */

@@ -15,8 +15,8 @@ extern "C" {
  * A batch: a tree of containers and scalars whose leaves are arrays, in one contiguous block of memory.
  *
  *     +------+-----------------------------+---------------+-------------------------------+
- *     | head | tree: one record per node,  | small leaves, | large leaves, each at a page  |
- *     | 64 B | in pre-order, 8-aligned     | 64-aligned    | boundary                      |
+ *     | head | tree: one record per node,  | small leaves, | large leaves, then huge ones, |
+ *     | 64 B | in pre-order, 8-aligned     | 64-aligned    | each at a page boundary       |
  *     +------+-----------------------------+---------------+-------------------------------+
  *
  * All positions are offsets from the head, so the bytes mean the same at any address. The writer collects the tree and
@@ -39,6 +39,7 @@ enum {
     HR_BATCH_SMALL_ALIGN = 64,
     HR_BATCH_LARGE_BYTES = 32 * 1024, /* leaves of this size and above begin at a multiple of... */
     HR_BATCH_LARGE_ALIGN = 4096,      /* ...this: a page of their own if pages have 4 KiB */
+    HR_BATCH_HUGE_BYTES = 1 << 20,    /* leaves of this size and above come last */
     HR_BATCH_MAX_THREADS = 2,
 };
 

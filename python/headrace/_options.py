@@ -142,8 +142,9 @@ def check_steps_per_epoch(steps: Any, held_back: int, is_iterable: bool) -> int:
 def check_installed(options: Mapping[str, Any]) -> None:
     """Raises TypeError and ValueError for what install() does not take."""
     check_own(options)
-    if options.get("steps_per_epoch") is not None:
-        raise ValueError("headrace: steps_per_epoch is an option of one loader, and not for install()")
+    for name in ("steps_per_epoch", "device"):
+        if options.get(name) is not None:
+            raise ValueError(f"headrace: {name} is an option of one loader, and not for install()")
 
 
 def check_budget(what: str, value: Any) -> int | None:
@@ -169,6 +170,12 @@ def _check_threads(name: str, value: Any) -> None:
         raise TypeError(message)
     if isinstance(value, str) or not 1 <= operator.index(value) <= _MOST_THREADS:
         raise ValueError(message)
+
+
+def _check_device(name: str, value: Any) -> None:
+    is_known = value is None or isinstance(value, (str, int)) or type(value).__module__ == "torch"
+    if not is_known or isinstance(value, bool):
+        raise TypeError(f'{name} should be "cuda", "cuda:N", "cpu" or None, but got {value!r}')
 
 
 def _one_of(*words: str) -> Callable[[str, Any], None]:
@@ -340,6 +347,23 @@ class Options:
         (locks, loggers, views, lambdas, files opened for reading), and list it in a warning. None: raise the
         exception.""",
     )
+    device: Any = _row(
+        None,
+        _check_device,
+        """"cuda" or "cuda:N": batches arrive on this GPU, so `.to(device)` of them does nothing, and pin_memory has
+        no effect. None or "cpu": they stay on the CPU. Tensors in tuples, lists, dicts and named tuples are copied
+        while the GPU computes, from memory that it reads directly; any other object with a method `to` is moved by
+        that. Set it when the loader is made; a change of the attribute has no effect. Not for install(). More is in
+        docs/device.md.""",
+        numpy="It has to be None here: NumPy's arrays are on the CPU.",
+    )
+    device_prefetch: int = _row(
+        1,
+        check_count,
+        """with `device`: how many batches are sent to the GPU before the loop asks for them. Each
+        takes the memory of a batch there. 0: each batch is sent when the loop asks for it.""",
+        numpy="It has no effect here.",
+    )
 
 
 class ArenaLimit:
@@ -360,7 +384,8 @@ class ArenaLimit:
 
 TABLE: dict[str, Option] = {name: row for name, row in vars(Options).items() if isinstance(row, Option)}
 DEFAULTS = {name: row.default for name, row in TABLE.items()}
-_POLICY = [name for name in TABLE if name not in ("arena_limit", "seed", "steps_per_epoch")]
+_OF_LOADER = ("arena_limit", "seed", "steps_per_epoch", "device", "device_prefetch")
+_POLICY = [name for name in TABLE if name not in _OF_LOADER]
 for _name, _default in DEFAULTS.items():
     setattr(Options, _name, _default)
 Options.arena_limit = ArenaLimit()  # type: ignore[assignment]
@@ -445,9 +470,9 @@ def explained_as_attributes() -> Iterator[None]:
 class Policy(Options):
     """The options of a loader that say what to do if a worker cannot be started, dies or stalls, or if a sample fails.
 
-    They are a copy, checked, which also goes to the workers. Not among them are arena_limit, seed and
-    steps_per_epoch, which a loader reads when it needs them, because a subclass of torch's DataLoader may have
-    attributes of these names.
+    They are a copy, checked, which also goes to the workers. Not among them are arena_limit, seed, steps_per_epoch,
+    device and device_prefetch, which a loader reads when it needs them, because a subclass of torch's DataLoader may
+    have attributes of these names.
     """
 
     def __init__(self, **values: Any) -> None:

@@ -14,6 +14,8 @@
  *                       is unmapped and closed; then the child's end of the pipe is closed
  *     in the parent     a held slot, once released, waits for the end of the pipe before it is granted again
  *
+ * A batch that only copies to a device hold is not kept: the child can do nothing with it. Its slot stays mapped there.
+ *
  * A child that dies early closes the pipe too. A child that has no memory for its copies leaves the pipe open, and the
  * slots are not granted again while it lives.
  */
@@ -72,7 +74,7 @@ static void before_fork_of(hr_arena *arena) {
     struct hr__fork_pipe *pipe = NULL;
     for (uint32_t slot = 0; slot < arena->layout.slot_count; slot++) {
         struct hr__entry *entry = &arena->entries[slot];
-        if (!hr__is_held(entry)) continue;
+        if (!hr__is_held(entry) || entry->held.is_sent) continue;
         if (!pipe) pipe = new_fork_pipe(arena->fork_pipe);
         hr__fork_pipe_unref(entry->fork_pipe);
         entry->fork_pipe = fork_pipe_ref(pipe);
@@ -102,7 +104,7 @@ static bool copy_held(hr_arena *arena) {
     for (uint32_t slot = 0; slot < arena->layout.slot_count; slot++) {
         struct hr__held *held = &arena->entries[slot].held;
         uint64_t bytes = hr__held_bytes(held);
-        if (!hr__is_held(&arena->entries[slot]) || bytes == 0) continue;
+        if (!hr__is_held(&arena->entries[slot]) || held->is_sent || bytes == 0) continue;
         all_copied = hr__make_private(held->public.data, bytes) == 0 && all_copied;
     }
     return all_copied;

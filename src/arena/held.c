@@ -23,6 +23,7 @@ struct hr__held *hr__held_new(hr_arena *arena, uint32_t slot, const struct hr__r
     held->slot = slot;
     held->leases = NULL;
     held->next = NULL;
+    held->is_sent = false;
     atomic_store_explicit(&held->is_done, false, memory_order_relaxed);
     atomic_store_explicit(&held->refs, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&arena->refs, 1, memory_order_relaxed);
@@ -30,6 +31,7 @@ struct hr__held *hr__held_new(hr_arena *arena, uint32_t slot, const struct hr__r
     entry->state = HR__HELD;
     entry->swept_count = 0;
     entry->received_at = arena->counts.delivered_count;
+    entry->received_count++;
     hr__ledger_charge(arena, entry, entry->committed_bytes);
     arena->counts.held_count++;
     arena->held_windows += entry->windows;
@@ -141,14 +143,21 @@ static bool is_mapped_for_itself(const struct hr__entry *entry) {
     return entry->state == HR__HELD || entry->state == HR__LENT;
 }
 
+/* The bytes of a slot that stay mapped when the arena is closed. */
+static uint64_t mapped_bytes(const struct hr__entry *entry) {
+    uint64_t held = is_mapped_for_itself(entry) ? hr__held_bytes(&entry->held) : 0;
+    return hr__max(held, hr__registered_bytes(entry));
+}
+
 void hr__unmap_unheld(hr_arena *arena, bool punches) {
     uint64_t from = 0;
     for (uint32_t slot = 0; slot < arena->layout.slot_count; slot++) {
         struct hr__entry *entry = &arena->entries[slot];
-        if (!is_mapped_for_itself(entry)) continue;
+        uint64_t bytes = mapped_bytes(entry);
+        if (!is_mapped_for_itself(entry) && !bytes) continue;
         uint64_t at = hr__layout_window_at(&arena->layout, slot);
         unmap_range(arena, from, at, punches);
-        from = at + hr__held_bytes(&entry->held);
+        from = at + bytes;
     }
     unmap_range(arena, from, arena->layout.total_bytes, punches);
 }
@@ -156,8 +165,10 @@ void hr__unmap_unheld(hr_arena *arena, bool punches) {
 void hr__held_retire(hr_arena *arena, uint32_t slot) {
     struct hr__entry *entry = &arena->entries[slot];
     uint64_t bytes = hr__held_bytes(&entry->held);
-    if (!arena->is_orphan) hr__punch(entry->held.public.data, bytes);
-    hr__unmap(entry->held.public.data, bytes);
+    if (!hr__registered_bytes(entry)) {
+        if (!arena->is_orphan) hr__punch(entry->held.public.data, bytes);
+        hr__unmap(entry->held.public.data, bytes);
+    }
     hr__stop_at(HR__AT_HOLD_RETIRED);
     entry->state = HR__FREE;
 }
@@ -168,7 +179,8 @@ void hr__arena_unref(hr_arena *arena) {
     hr__fork_pipe_unref(arena->fork_pipe);
     for (uint32_t slot = 0; arena->entries && slot < arena->layout.slot_count; slot++) {
         struct hr__entry *entry = &arena->entries[slot];
-        if (is_mapped_for_itself(entry)) hr__unmap(entry->held.public.data, hr__held_bytes(&entry->held));
+        bool is_kept = hr__registered_bytes(entry) > 0;
+        if (is_mapped_for_itself(entry) && !is_kept) hr__unmap(entry->held.public.data, hr__held_bytes(&entry->held));
         hr__fork_pipe_unref(entry->fork_pipe);
     }
     pthread_mutex_destroy(&arena->lock);

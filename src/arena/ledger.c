@@ -51,7 +51,8 @@ static bool find_run(const hr_arena *arena, uint32_t windows, uint32_t *ret_firs
     uint32_t length = 0, count = arena->layout.slot_count;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t slot = arena->has_few_slots ? count - 1 - i : i;
-        length = arena->entries[slot].state == HR__FREE ? length + 1 : 0;
+        bool is_usable = arena->entries[slot].state == HR__FREE && !hr__registered_bytes(&arena->entries[slot]);
+        length = is_usable ? length + 1 : 0;
         if (length < windows) continue;
         *ret_first = arena->has_few_slots ? slot : slot + 1 - windows;
         return true;
@@ -70,6 +71,7 @@ static void take_run(hr_arena *arena, uint32_t first, uint32_t windows) {
 
 void hr__ledger_trim(hr_arena *arena, uint32_t slot, uint64_t keep_bytes) {
     struct hr__entry *entry = &arena->entries[slot];
+    keep_bytes = hr__max(keep_bytes, hr__registered_bytes(entry));
     if (entry->committed_bytes <= keep_bytes) return;
     unsigned char *window = hr__layout_window(&arena->layout, slot);
     if (hr__punch(window + keep_bytes, entry->committed_bytes - keep_bytes) < 0) return;
@@ -141,6 +143,8 @@ static void end_held(hr_arena *arena, struct hr__held *held) {
         free(lease);
     }
     held->leases = NULL;
+    arena->sent_count -= held->is_sent;
+    held->is_sent = false;
     entry->state = HR__LENT;
 }
 
@@ -235,6 +239,7 @@ void hr__ledger_sweep(hr_arena *arena) {
         struct hr__entry *entry = &arena->entries[slot];
         if (entry->state != HR__HELD || arena->counts.delivered_count - entry->received_at < old) continue;
         if (!atomic_load_explicit(&entry->held.is_done, memory_order_acquire)) continue;
+        if (hr__registered_bytes(entry)) continue;
         if (entry->fork_pipe && !hr__fork_pipe_is_over(entry->fork_pipe))
             continue; /* a forked child may still be copying */
         uint32_t released = count_released(entry);

@@ -48,6 +48,7 @@ struct hr__held {
     uint32_t slot;         /* HR__NONE: a private copy */
     _Atomic uint32_t refs; /* the receiver's and one per lease */
     _Atomic bool is_done;  /* the receiver has called hr_delivery_done: only leases cover memory */
+    bool is_sent;          /* all its leases belong to copies to a device: no forked child reads it */
     struct hr_lease *leases;
     struct hr__held *next; /* the next one in the returned list, or in a worker's early list */
 };
@@ -75,7 +76,10 @@ struct hr__entry {
     uint64_t payload_bytes;
     uint64_t ring_at; /* the position of its record in the worker's grant ring */
     uint64_t charged_bytes;
-    uint64_t received_at; /* the arena's delivered_count then */
+    uint64_t received_at;    /* the arena's delivered_count then */
+    uint64_t received_count; /* batches that were received in this slot */
+    uint64_t
+        registered_bytes; /* from its start: a device has registered them, so they keep their pages and stay mapped */
     struct hr__fork_pipe *fork_pipe;
     struct hr__held held;
 };
@@ -125,6 +129,10 @@ struct hr_arena {
     uint32_t granted_count;
     uint32_t held_windows;  /* windows of slots that are HELD or LENT */
     uint32_t pending_count; /* peers with pending_bytes */
+    uint32_t sent_count;    /* held batches that are sent */
+    bool is_sending;        /* batches are copied to a device, so that their slots are free in a moment */
+    bool was_settled;       /* the caller was asked to settle its copies, and nothing was delivered since */
+    uint64_t registered_bytes;
     _Atomic(struct hr__held *) returned;
     struct hr__held *lent; /* returned, but forked children may still be copying */
     struct hr__fork_pipe *fork_pipe;
@@ -144,7 +152,7 @@ void hr__ledger_charge(hr_arena *arena, struct hr__entry *entry, uint64_t bytes)
 int hr__ledger_take(hr_arena *arena, uint32_t worker, uint32_t windows, uint32_t *ret_slot);
 /* Makes a slot free again and trims it if it is far larger than recent batches. */
 void hr__ledger_give(hr_arena *arena, uint32_t slot);
-/* Releases the pages of a slot from `keep_bytes` on. */
+/* Releases the pages of a slot from `keep_bytes` on, but not those that a device has registered. */
 void hr__ledger_trim(hr_arena *arena, uint32_t slot, uint64_t keep_bytes);
 /* Returns true if there is room for `bytes` more. Trims free slots to make room, those that were unused for the longest
  * time first. */
@@ -192,6 +200,16 @@ uint64_t hr__held_bytes(const struct hr__held *held);
 void hr__unmap_unheld(hr_arena *arena, bool punches);
 /* Used after that. Unmaps a batch when its last reference is gone. */
 void hr__held_retire(hr_arena *arena, uint32_t slot);
+
+/* ---- device.c ---- */
+
+/* Returns how many bytes of a slot keep their pages and stay mapped, because a device has registered them: it goes on
+ * to read the pages that it found then, whatever is mapped there later. */
+uint64_t hr__registered_bytes(const struct hr__entry *entry);
+/* Returns true, once until something is delivered, if copies to a device hold batches, whose memory is free in a
+ * moment.
+ */
+bool hr__must_settle(hr_arena *arena);
 
 /* ---- fork.c ---- */
 

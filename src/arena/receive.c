@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Receives completions, checks them against the ledger, and handles the memory limit. */
 #include <assert.h>
+#include <errno.h>
 
 #include "base/error.h"
 #include "ledger.h"
@@ -72,6 +73,16 @@ static int pop(hr_arena *arena, uint32_t worker, struct hr__held **ret_hold) {
     return 1;
 }
 
+static void keep_early(struct hr__peer *peer, struct hr__held *held) {
+    held->next = NULL;
+    if (peer->early_first)
+        peer->early_last->next = held;
+    else
+        peer->early_first = held;
+    peer->early_last = held;
+    hr__stop_at(HR__AT_RECEIVE_EARLY);
+}
+
 /* Returns true if the batch has to be delivered as a private copy, so that the workers keep the slots that prefetching
  * needs. */
 static bool must_copy(const hr_arena *arena, const struct hr__held *held) {
@@ -84,6 +95,7 @@ static bool must_copy(const hr_arena *arena, const struct hr__held *held) {
     return arena->counts.held_bytes + reserve > arena->limit_bytes;
 }
 
+/* -EBUSY: the batch would have to be copied, but copies to a device hold slots that are free in a moment. */
 static int take(hr_arena *arena, uint32_t worker, struct hr__held **ret_hold) {
     struct hr__peer *peer = &arena->peers[worker];
     struct hr__held *held = peer->early_first;
@@ -94,7 +106,13 @@ static int take(hr_arena *arena, uint32_t worker, struct hr__held **ret_hold) {
     }
     int r = pop(arena, worker, &held);
     if (r <= 0) return r;
-    if (must_copy(arena, held)) hr__held_copy(&held); /* without memory for a copy, the slot is delivered */
+    if (must_copy(arena, held)) {
+        if (hr__must_settle(arena)) {
+            keep_early(peer, held);
+            return -EBUSY;
+        }
+        if (!arena->is_sending) hr__held_copy(&held); /* without memory for a copy, the slot is delivered */
+    }
     *ret_hold = held;
     return 1;
 }
@@ -111,16 +129,6 @@ static int take_wanted(const struct wanted *wanted, struct hr__held **ret_hold) 
 }
 
 /* ---- making room ---- */
-
-static void keep_early(struct hr__peer *peer, struct hr__held *held) {
-    held->next = NULL;
-    if (peer->early_first)
-        peer->early_last->next = held;
-    else
-        peer->early_first = held;
-    peer->early_last = held;
-    hr__stop_at(HR__AT_RECEIVE_EARLY);
-}
 
 void hr__receive_published(hr_arena *arena, uint32_t worker) {
     struct hr__held *held;
@@ -162,16 +170,19 @@ static bool is_starved(const hr_arena *arena, uint32_t worker) {
 }
 
 /* Handles a wanted worker that asks for memory that is not available. Frees what can be freed. If nothing is left that
- * could ever make room, the ask is refused. */
-static void relieve(hr_arena *arena, uint32_t worker) {
+ * could ever make room, the ask is refused. Returns 0; -ENOBUFS: the caller has to settle its copies to a device, and
+ * to unregister what it can, and calls again. */
+static int relieve(hr_arena *arena, uint32_t worker) {
     while (is_starved(arena, worker)) {
+        if (hr__must_settle(arena)) return -ENOBUFS;
         bool has_freed = receive_early(arena) > 0;
-        if (!has_freed && any_worker_works(arena)) return;
+        if (!has_freed && any_worker_works(arena)) return 0;
         if (has_freed || hr__cut_queues(arena))
             hr__answer_asks(arena);
         else
             hr__refuse_ask(arena, worker);
     }
+    return 0;
 }
 
 /* ---- waiting ---- */
@@ -246,7 +257,8 @@ static int receive(hr_arena *arena, uint32_t worker, int64_t deadline_ns, struct
         r = take_wanted(&wanted, ret_hold);
         if (r == 0 && arena->is_stopped) r = hr__arena_check(arena, 0);
         if (r != 0 || waited < 0) break;
-        if (is_starved(arena, worker)) relieve(arena, worker);
+        if (is_starved(arena, worker)) r = relieve(arena, worker);
+        if (r < 0) break;
         if (!start_ns) {
             start_ns = hr__now_ns();
             arena->counts.waited_count++;
@@ -292,6 +304,7 @@ int hr_arena_receive(hr_arena *arena, uint32_t worker, int64_t deadline_ns, stru
             assert(held);
             arena->counts.delivered_count++;
             arena->counts.delivered_bytes += held->public.bytes;
+            arena->was_settled = false;
         }
         hr__show_counts(arena); /* also after a wait without a result */
     }

@@ -15,6 +15,7 @@
  *     64    record [payload] record [payload] ...   tree_bytes in all, each record 8-aligned
  *           small leaves, 64-aligned
  *           large leaves, 4096-aligned
+ *           huge leaves, 4096-aligned
  *     total_bytes
  *
  * The payload depends on the kind of the record: `value` bytes of text, bytes or pickle, padded with zeros to a

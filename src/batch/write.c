@@ -29,12 +29,18 @@ static bool lay_leaf(struct hr__leaf *leaf, uint64_t align, uint64_t *end) {
     return hr__add(leaf->offset, leaf->bytes, end) && *end <= INT64_MAX;
 }
 
-/* Places the leaves of one size class after `*end`. */
-static bool lay_leaves(hr_batch *batch, bool are_large, uint64_t *end) {
-    uint64_t align = are_large ? HR_BATCH_LARGE_ALIGN : HR_BATCH_SMALL_ALIGN;
+enum size_class { SMALL, LARGE, HUGE };
+
+static enum size_class class_of(const struct hr__leaf *leaf) {
+    return leaf->bytes < HR_BATCH_LARGE_BYTES ? SMALL : leaf->bytes < HR_BATCH_HUGE_BYTES ? LARGE : HUGE;
+}
+
+/* Places the leaves of one size class after `*end`, so that a device can copy those of a class together. */
+static bool lay_leaves(hr_batch *batch, enum size_class size_class, uint64_t *end) {
+    uint64_t align = size_class == SMALL ? HR_BATCH_SMALL_ALIGN : HR_BATCH_LARGE_ALIGN;
     for (uint64_t i = 0; i < batch->leaf_count; i++) {
         struct hr__leaf *leaf = hr__leaf_at(batch, i);
-        if ((leaf->bytes >= HR_BATCH_LARGE_BYTES) == are_large && !lay_leaf(leaf, align, end)) return false;
+        if (class_of(leaf) == size_class && !lay_leaf(leaf, align, end)) return false;
     }
     return true;
 }
@@ -54,7 +60,7 @@ int hr_batch_measure(hr_batch *batch, uint64_t *ret_bytes) {
         int r = check_whole(batch);
         if (r < 0) return r;
         uint64_t end = sizeof(struct hr__batch_head) + batch->tree.used;
-        if (!lay_leaves(batch, false, &end) || !lay_leaves(batch, true, &end))
+        if (!lay_leaves(batch, SMALL, &end) || !lay_leaves(batch, LARGE, &end) || !lay_leaves(batch, HUGE, &end))
             return hr__fail(-EOVERFLOW,
                             "batch: its %" PRIu64 " leaves together do not fit 63 bits; make batches "
                             "smaller",

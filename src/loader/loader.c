@@ -5,6 +5,9 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include <headrace/face/arena.h>
+#include <headrace/face/loader.h>
+
 #include "base/base.h"
 #include "base/error.h"
 #include "os/os.h"
@@ -20,16 +23,27 @@ static int check(const struct hr_loader_options *options) {
 }
 
 int hr_loader_open(const struct hr_loader_options *options, hr_loader **ret_loader) {
+    return hr_loader_open_in(options, NULL, ret_loader);
+}
+
+int hr_loader_open_in(const struct hr_loader_options *options, hr_arena *arena, hr_loader **ret_loader) {
     int r = check(options);
-    if (r < 0) return r;
+    if (r < 0) {
+        hr_arena_close(arena);
+        return r;
+    }
     uint64_t most = (uint64_t)options->worker_count * options->prefetch_factor;
     struct hr_arena_options arena_options = {
         .worker_count = options->worker_count,
         .prefetch_count = (uint32_t)hr__min(most + SPARE_GRANTS * (uint64_t)options->worker_count, UINT32_MAX),
         .limit_bytes = options->limit_bytes};
     hr_loader *loader = calloc(1, sizeof *loader);
-    if (!loader) return hr__fail(-ENOMEM, "loader: no memory");
-    r = hr_arena_open(&arena_options, &loader->arena);
+    if (!loader) {
+        hr_arena_close(arena);
+        return hr__fail(-ENOMEM, "loader: no memory");
+    }
+    loader->arena = arena;
+    r = arena ? hr_arena_restart(arena, &arena_options) : hr_arena_open(&arena_options, &loader->arena);
     if (r < 0) {
         hr_loader_close(loader);
         return r;
@@ -67,6 +81,15 @@ hr_loader *hr_loader_close(hr_loader *loader) {
     free(loader->outstanding_tasks);
     free(loader);
     return NULL;
+}
+
+hr_arena *hr_loader_detach(hr_loader *loader) {
+    hr_arena *arena = loader->arena;
+    hr_arena_stop(arena);
+    loader->crew = hr_crew_close(loader->crew);
+    loader->arena = NULL;
+    hr_loader_close(loader);
+    return arena;
 }
 
 hr_arena *hr_loader_arena(hr_loader *loader) {

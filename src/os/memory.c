@@ -159,6 +159,11 @@ int hr__commit_huge(int fd, void *address, uint64_t offset, uint64_t bytes) {
     return offset < end ? hr__commit(fd, offset, end - offset) : 0;
 }
 
+void hr__make_huge(void *address, uint64_t bytes) {
+    if (hr__page_bytes() > SMALL_BYTES || (uintptr_t)address % HUGE_BYTES || hr__fail_at("collapse") < 0) return;
+    madvise(address, bytes - bytes % HUGE_BYTES, MADV_COLLAPSE);
+}
+
 void hr__forget_pages(void *address, uint64_t bytes) {
     madvise(address, bytes,
             MADV_DONTNEED); /* for a shared file mapping this drops the page table entries, not the data */
@@ -170,7 +175,9 @@ int hr__flush(void *address, uint64_t bytes) {
 }
 
 void hr__unmap(void *address, uint64_t bytes) {
-    if (address && bytes && begins_page(address)) munmap(address, hr__round_up(bytes, hr__page_bytes()));
+    if (!address || !bytes || !begins_page(address)) return;
+    hr__note_lost(address, bytes);
+    munmap(address, hr__round_up(bytes, hr__page_bytes()));
 }
 
 void hr__keep_from_children(void *address, uint64_t bytes) {
@@ -199,6 +206,7 @@ int hr__punch(void *address, uint64_t bytes) {
     if (bytes == 0) return 0;
     if (!begins_page(address)) return -EINVAL;
     int r = hr__fail_at("remove");
+    hr__note_lost(address, bytes);
     return r < 0 ? r : madvise(address, hr__round_up(bytes, hr__page_bytes()), MADV_REMOVE) < 0 ? -errno : 0;
 }
 

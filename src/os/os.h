@@ -80,6 +80,8 @@ int hr__map_to_read(int fd, uint64_t bytes, const void **ret_address);
 /* Does the same as hr__commit for memory that is mapped at `address`, with pages of 2 MiB if the kernel can make them,
  * because they need one page table lookup instead of four. Both `offset` and `bytes` are multiples of 2 MiB. */
 int hr__commit_huge(int fd, void *address, uint64_t offset, uint64_t bytes);
+/* Has existing memory made of pages of 2 MiB as far as it can be. Best effort. */
+void hr__make_huge(void *address, uint64_t bytes);
 /* Writes the changed pages of a shared mapping to their file, and waits until they are there. */
 int hr__flush(void *address, uint64_t bytes);
 /* Allows the kernel to drop the physical pages behind a shared mapping of a file; the contents stay in the file. */
@@ -429,6 +431,8 @@ int hr__fail_at(const char *point);
  * point for the nth time. It is async-signal-safe if no thread changes the environment at the same time. */
 void hr__stop_at(enum hr__point point);
 extern const struct hr__failpoint hr__failpoints[HR__POINT_COUNT];
+/* Counts it if bytes are punched or unmapped that hr_guard (headrace/face/machine.h) has noted. */
+void hr__note_lost(const void *address, uint64_t bytes);
 /* $HEADRACE_ROOT: a folder that is used instead of / to look up cgroups and limits. */
 const char *hr__root(void);
 /* $HEADRACE_PAGE: a page size in bytes that is larger than the kernel's, or 0. hr__punch and hr__unmap then work like
@@ -447,6 +451,10 @@ static inline int hr__fail_at(const char *point) {
 }
 static inline void hr__stop_at(enum hr__point point) {
     (void)point;
+}
+static inline void hr__note_lost(const void *address, uint64_t bytes) {
+    (void)address;
+    (void)bytes;
 }
 #endif
 

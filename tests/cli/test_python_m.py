@@ -67,7 +67,17 @@ def test_missing_program_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 def test_help_lists_all_commands() -> None:
     shown = python_m("--help")
     usage = shown.stdout.partition("\n\n")[0].splitlines()[1:]
-    assert {line.split()[1] for line in usage} == {"cache", "completion", "doctor", "exec", "help", "index", "replay", "run", "top"}
+    assert {line.split()[1] for line in usage} == {
+        "cache",
+        "completion",
+        "doctor",
+        "exec",
+        "help",
+        "index",
+        "replay",
+        "run",
+        "top",
+    }
     assert (shown.returncode, shown.stderr, shown.stdout) == (0, "", run("--help").stdout)
 
 

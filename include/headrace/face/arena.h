@@ -23,6 +23,39 @@ HR_API int hr_arena_count(hr_arena *arena, uint32_t restart_count, uint64_t skip
 HR_API void hr_port_note_index(hr_port *port, uint64_t sample, uint64_t index);
 HR_API void hr_port_note_last(hr_port *port, uint64_t sample);
 
+/* ---- batches that are copied to a device, such as a GPU ----
+ *
+ * The trainer takes leases on a delivery for the copies, calls hr_delivery_send, and releases the leases when the
+ * copies have ended. A device reads memory faster that it has registered; it goes on to read the pages that it found at
+ * that moment. So registered bytes keep their pages and stay mapped until hr_arena_unregister, also when the arena is
+ * closed.
+ *
+ * If such batches or registered memory stand in the way of others, hr_arena_receive returns, once until it has
+ * delivered something: -EBUSY: end the copies, release their leases, and call again; -ENOBUFS: also unregister the
+ * slots, because memory has run out. */
+
+struct hr_slot_status {
+    uint32_t slot;
+    uint64_t received_count; /* batches that were received in this slot so far, with this one */
+    uint64_t committed_bytes;
+    uint64_t registered_bytes; /* from the start of the slot; 0: it is not registered */
+};
+
+/* The slot of a delivery. HR_E_END: it is a private copy, which has no slot. */
+HR_API int hr_delivery_slot(const struct hr_delivery *delivery, struct hr_slot_status *ret_status);
+
+/* Says that all leases on a delivery belong to copies to a device. Forked children do not get such a batch. */
+HR_API void hr_delivery_send(struct hr_delivery *delivery);
+
+/* Marks at least the first `bytes` bytes of a slot as registered, before the device is called. The slot belongs to a
+ * delivery, and is not marked. `has_grown`: with a quarter more, because batches grow. -EDQUOT: more than a fourth
+ * of the arena's limit would be registered; HR_E_STATE. */
+HR_API int hr_arena_register(hr_arena *arena, uint32_t slot, uint64_t bytes, int has_grown, void **ret_address,
+                             uint64_t *ret_bytes);
+
+/* Ends that, after the device was called, or has refused. */
+HR_API void hr_arena_unregister(hr_arena *arena, uint32_t slot);
+
 /* Records of which sample a thread of the worker makes a part while the batch is written; HR_NO_SAMPLE: it has ended.
  * Any thread may call it, with its own number, from 0. Numbers from HR_MAKING_THREADS on are not recorded. */
 HR_API void hr_port_note_making(hr_port *port, uint32_t thread, uint64_t sample);

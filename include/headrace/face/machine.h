@@ -48,6 +48,15 @@ enum hr_page { HR_PAGE_ABSENT, HR_PAGE_SHARED, HR_PAGE_PRIVATE };
  * /proc/self/pagemap. */
 HR_API int hr_machine_pages(const uint64_t *addresses, size_t count, unsigned char *ret_pages);
 
+#ifdef HR_FAILPOINTS
+/* Guards memory, for tests with a device that is simulated. -EEXIST: a part of it is guarded already. */
+HR_API int hr_guard(uint64_t address, uint64_t bytes);
+/* -ENOENT: no guarded memory begins at this address. */
+HR_API int hr_unguard(uint64_t address);
+/* How often this process has punched or unmapped guarded memory. */
+HR_API uint64_t hr_guard_lost(void);
+#endif
+
 #ifdef __cplusplus
 }
 #endif

@@ -118,6 +118,16 @@ static PyMethodDef methods[] = {
      "floats for them, both as bytes, table is "
      "bytes "
      "or None, target a writable buffer. Returns 0 or a negative code for each."},
+    {"unregister_kept", sending_unregister_kept, METH_VARARGS,
+     "unregister_kept(arena, slot)\n\nDoes what Loader.unregister_slot does, after Loader.detach."},
+    {"call_and_undo", core_call_and_undo, METH_VARARGS,
+     "call_and_undo(function, undo) -> object\n\nReturns function(), and calls undo() whatever happens, also if a "
+     "signal's handler interrupts either of them."},
+    {"guard", core_guard, METH_VARARGS,
+     "guard(address, size) -> int\n\nNotes, in a build with failpoints, that the memory must not be punched or "
+     "unmapped; size 0: it may be again."},
+    {"guard_lost", core_guard_lost, METH_NOARGS,
+     "guard_lost() -> int\n\nReturns how often guarded memory was punched or unmapped."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -150,11 +160,14 @@ PyMODINIT_FUNC PyInit__core(void) {
     if (!module) return NULL;
     WorkerDied = PyErr_NewExceptionWithDoc("headrace._core.WorkerDied", "A worker process died; args[0] is its number.",
                                            PyExc_RuntimeError, NULL);
-    if (!WorkerDied || intern_names() < 0 || PyModule_AddObjectRef(module, "WorkerDied", WorkerDied) < 0 ||
-        PyModule_AddType(module, &LoaderType) < 0 || PyModule_AddType(module, &PortType) < 0 ||
-        PyModule_AddType(module, &TasksType) < 0 || PyModule_AddType(module, &ShowType) < 0 ||
-        PyModule_AddType(module, &IteratorType) < 0 || PyType_Ready(&NotingType) < 0 ||
-        PyType_Ready(&ExpansionType) < 0 || PyModule_AddType(module, &LeaseType) < 0 ||
+    Unsettled = PyErr_NewExceptionWithDoc(
+        "headrace._core.Unsettled",
+        "Copies to a device hold memory that is needed; args[0]: and its registered memory is needed too.", NULL, NULL);
+    if (!WorkerDied || !Unsettled || PyModule_AddObjectRef(module, "Unsettled", Unsettled) < 0 || intern_names() < 0 ||
+        PyModule_AddObjectRef(module, "WorkerDied", WorkerDied) < 0 || PyModule_AddType(module, &LoaderType) < 0 ||
+        PyModule_AddType(module, &PortType) < 0 || PyModule_AddType(module, &TasksType) < 0 ||
+        PyModule_AddType(module, &ShowType) < 0 || PyModule_AddType(module, &IteratorType) < 0 ||
+        PyType_Ready(&NotingType) < 0 || PyType_Ready(&ExpansionType) < 0 || PyModule_AddType(module, &LeaseType) < 0 ||
         PyModule_AddType(module, &WalkerType) < 0 || PyModule_AddType(module, &OrderType) < 0 ||
         PyType_Ready(&OrderIteratorType) < 0 || PyModule_AddType(module, &BoardType) < 0 ||
         PyModule_AddType(module, &BoardEntryType) < 0 || PyModule_AddType(module, &PictureType) < 0 ||

@@ -103,7 +103,13 @@ class Loader(Options):
         cache: int | str | bool | None = Options.cache,
         freeze: bool = Options.freeze,
         repair: str | None = Options.repair,
+        device: Any = Options.device,
+        device_prefetch: int = Options.device_prefetch,
     ) -> None:
+        if device is not None:
+            raise ValueError(
+                f"headrace: device should be None, because NumPy's arrays are on the CPU, but got {device!r}"
+            )
         for name, value in _options.own_of(locals()).items():
             setattr(self, name, value)
         self._is_seed_given = seed is not None

@@ -16,6 +16,7 @@ from headrace.sampling._epoch import Last
 from headrace.sampling._state import StateError
 from headrace.sampling._windows import Windows
 from headrace.torch import _internals, _resume, _torchs, _windows
+from headrace.torch._device import choose, move
 from headrace.torch._per_loader import position_of
 from headrace.torch._per_rank import PerRank
 from headrace.torch._plan_sampler import PlanSampler, is_plan
@@ -45,6 +46,15 @@ def _check_continuable(dataset: Any) -> None:
         )
 
 
+def moved(loader: Any, iterator: Any) -> Any:
+    """Returns one of torch's iterators of a loader, which moves its batches if the loader has the option device."""
+    options = choose.given(loader)
+    if options is None or iterator is None:
+        return iterator
+    device = choose.resolved(options[0])
+    return _internals.change_each(iterator, lambda batch: move.move(batch, device))
+
+
 class DataLoader(Options, _torchs.DataLoader[_T_co]):
     """torch.utils.data.DataLoader with headrace's own options as keyword arguments and attributes."""
 
@@ -70,6 +80,8 @@ class DataLoader(Options, _torchs.DataLoader[_T_co]):
         cache: int | str | bool | None = Options.cache,
         freeze: bool = Options.freeze,
         repair: str | None = Options.repair,
+        device: Any = Options.device,
+        device_prefetch: int = Options.device_prefetch,
         **kwargs: Any,
     ) -> None:
         options = _options.own_of(locals())
@@ -85,6 +97,8 @@ class DataLoader(Options, _torchs.DataLoader[_T_co]):
             _explain_words(error, {**dict(zip(names, args, strict=False)), **kwargs})
             raise
         _options.check_own(options)
+        if choose.parsed(device) is not None:
+            vars(self)[choose.GIVEN] = device, device_prefetch
         self._use_per_rank()
         with _options.explained_as_attributes():
             _options.Policy.of(self, isinstance(self.dataset, _torchs.IterableDataset), {})

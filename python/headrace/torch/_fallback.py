@@ -23,7 +23,8 @@ class DataLoader(_base.DataLoader[_T_co]):
     a torch that lacks the names for them, it has no states."""
 
     def _get_iterator(self) -> Any:
-        return _plain.get_iterator(self) if _internals.has_state else super()._get_iterator()
+        iterator = _plain.get_iterator(self) if _internals.has_state else super()._get_iterator()
+        return _base.moved(self, iterator)
 
     def state_dict(self) -> dict[str, str]:
         _check_has_state()

@@ -17,6 +17,7 @@ from headrace._loader.worker.batch_maker import count_local_trainers
 from headrace.sampling._epoch import Epoch
 from headrace.sampling._watch import EpochIterator, Watch
 from headrace.torch import _agree, _beginning, _early_end, _internals, _iterable, _loader_options, _rows, _torchs
+from headrace.torch._device import choose, move
 
 # In torch's words, so that users' warning filters match.
 _LONGER = (
@@ -66,6 +67,8 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
 
     def __init__(self, loader: _torchs.DataLoader[Any], policy: _options.Policy) -> None:
         began_ns = time.monotonic_ns()
+        options = choose.given(loader)
+        self._device = None if options is None else choose.resolved(options[0])
         is_iterable = _internals.is_iterable(loader)
         beginning = None if is_iterable else _beginning.Beginning(loader)
         if beginning is not None:
@@ -154,6 +157,8 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
         data = None if self._gatherer is None else _rows.batch_of(self._gatherer, drawn, self._threads)
         if data is None:
             data = self._made_by(drawn)
+        if self._device is not None:
+            return move.move(data, self._device)
         return _internals.pin(data, self._pin_memory_device) if self._pin_memory else data
 
 

@@ -223,6 +223,16 @@ def call_after_next(iterator: Any, note: Callable[[Any, Exception | None], None]
     iterator._next_data = noted
 
 
+def change_each(iterator: Any, change: Callable[[Any], Any]) -> Any:
+    """Makes one of torch's iterators return change(batch) for each batch. Returns the iterator, which must not keep
+    itself alive."""
+    weak = weakref.ref(iterator)
+    before = vars(iterator).get("_next_data")  # what call_after_next has put there
+    next_data = type(iterator)._next_data if before is None else lambda _: before()
+    iterator._next_data = lambda: change(next_data(weak()))
+    return iterator
+
+
 def call_after_reset(iterator: Any, begin: Callable[[Any, Any], None]) -> None:
     """Calls begin(iterator, loader) after persistent workers of one of torch's iterators have begun another epoch."""
     reset, weak = type(iterator)._reset, weakref.ref(iterator)

@@ -32,6 +32,7 @@ from headrace.torch import (
     _loader_options,
     _per_loader,
     _pinning,
+    _sending,
     _torchs,
     _worker,
 )
@@ -114,11 +115,15 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         if self._policy.rng == "sample":
             own_generators.warn_of_unreachable(own_generators.roots_of(loader.dataset, self._collate_fn))
         self._show = _loader_options.show_of(loader)
+        self._memory = _sending.memory_of(loader, self._num_workers, loader.prefetch_factor)
+        self._sender = None if self._memory is None else self._memory.sender
         self._engine = self._start_engine(loader)
         self._workers = self._engine.processes
         _loader_options.engines.set(loader, self._engine)
-        self._pinner: Any = _pinning.Pinner(self._pin_memory_device) if self._pin_memory else None
-        # Answers that arrived while the consumer was busy. The pinning thread has the batches.
+        self._pinner: Any = self._sender
+        if self._pin_memory and self._sender is None:
+            self._pinner = _pinning.Pinner(self._pin_memory_device)
+        # Answers that arrived while the consumer was busy. The pinning thread, or the sender, has the batches.
         self._ahead: collections.deque[_Ahead] = collections.deque()
         self._keeper = self._engine.keeper if self._pinner is None else self._pinner.results
         self._loader = self._engine.keeper
@@ -162,6 +167,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
             sample_deaths=_loader_options.blames.get_or_make(loader, restart_state.SampleDeaths),
             epoch=_per_loader.position_of(loader).number if of_iterable is None else of_iterable.number,
             places=None if of_iterable is None else of_iterable.places,
+            **({} if self._memory is None else self._memory.for_engine()),
         )
 
     @property
@@ -220,6 +226,8 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
             epoch = self._iterable_epoch.number
         if self._pinner is not None:
             self._answered = max(self._answered, self._pinner.drop_all())
+        if self._sender is not None:
+            self._sender.begin_epoch()
         self._ahead.clear()
         self._task_numbers = {}
         count_draws = None if begun is None else begun.count_draws
@@ -277,6 +285,8 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         return status
 
     def _next_pinned(self) -> Any:
+        if self._sender is not None:
+            self._sender.begin()
         while self._ahead and self._ahead[0].number < self._answered:
             self._ahead.popleft()  # the consumer has it
         if not self._ahead:
@@ -294,15 +304,20 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         return self._engine.has_answer and self._ahead[-1].serial != self._engine.serial
 
     def _look_ahead(self) -> None:
-        """Gives the batches that have arrived to the pinning thread, which works while the consumer does. Stops at an
-        exception, which is raised in its turn."""
-        while (status := self._engine.next_if_ready()) is not None:
+        """Gives the batches that have arrived to the pinning thread, which works while the consumer does, or sends some
+        to the device. Stops at an exception, which is raised in its turn."""
+        while self._may_look_ahead() and (status := self._engine.next_if_ready()) is not None:
             try:
                 self._put_ahead(status)
             except Exception as error:
                 if signals.is_from_signal(error):
                     raise
+                if self._sender is not None and self._sender.has_failed:
+                    self._sender.stop_ahead(error)
                 return
+
+    def _may_look_ahead(self) -> bool:
+        return self._sender is None or self._sender.may_send_ahead(len(self._ahead) - 1)
 
     def _put_ahead(self, status: int) -> None:
         """Adds the last answer to the batches that are ahead. If a signal interrupts it, the next call continues where
@@ -310,7 +325,11 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         serial = self._engine.serial
         if not self._ahead or self._ahead[-1].serial != serial:
             number = self._answered + len(self._ahead)
-            self._pinner.put(number, self._engine.answer(self, status, self._batch_size))
+            batch = self._engine.answer(self, status, self._batch_size)
+            if self._sender is None:
+                self._pinner.put(number, batch)
+            else:
+                self._sender.put(number, batch, self._engine.has_others)
             self._task_numbers[number] = self._engine.task
             self._ahead.append(_Ahead(number, serial))
         self._engine.drop()
@@ -329,7 +348,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
 
     def _shutdown_workers(self) -> None:
         self._engine.close()
-        if self._pinner is not None:
+        if self._pinner is not None and self._sender is None:
             self._pinner.close()
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

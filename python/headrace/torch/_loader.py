@@ -105,6 +105,8 @@ class DataLoader(_base.DataLoader[_T_co]):
         return False
 
     def _loses(self, name: str) -> bool:
+        if name in ("device", "device_prefetch"):  # accelerate moves the batches itself
+            return False
         own = _options.own(self, name, _options.DEFAULTS[name])
         return _options.is_given(name, own) and name not in _per_loader.installed_options
 
@@ -123,10 +125,11 @@ def _why_torchs(loader: _torchs.DataLoader[Any]) -> str | None:
 def get_iterator(loader: _torchs.DataLoader[Any]) -> Any:
     """Returns the iterator of any torch loader: headrace's if its engine can run, else torch's."""
     if not _uses_engine(loader):
-        return _iterator_in_process(loader)
+        iterator = _iterator_in_process(loader)
+        return iterator if isinstance(iterator, _in_process.InProcessIterator) else _base.moved(loader, iterator)
     if reason := _why_torchs(loader):
         _warn_of_torchs(reason)
-        return _torchs_iterator(loader)
+        return _base.moved(loader, _torchs_iterator(loader))
     _internals.called_by_torch(loader.check_worker_number_rationality)
     return _iterator_over_workers(loader)
 

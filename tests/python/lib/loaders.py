@@ -7,6 +7,7 @@ which proves the test. Tests of what headrace does better are skipped there.
 
 from __future__ import annotations
 
+import inspect
 import os
 from typing import Any, TypeVar
 
@@ -17,6 +18,12 @@ import torch.utils.data
 Torch: Any = next(
     one for one in torch.utils.data.DataLoader.__mro__ if one.__module__ == torch.utils.data.dataloader.__name__
 )
+
+if os.environ.get("HEADRACE_TESTS_PIN") == "1":  # on a GPU: all loaders pin, unless a test says otherwise
+    _shown = [one for one in inspect.signature(Torch.__init__).parameters.values() if one.default is not one.empty]
+    Torch.__init__.__defaults__ = tuple(
+        one.name == "pin_memory" or one.default for one in _shown if one.kind is one.POSITIONAL_OR_KEYWORD
+    )
 
 ENGINE = os.environ.get("HEADRACE_TESTS_AGAINST", "headrace") != "torch"
 

@@ -98,6 +98,8 @@ def test_the_signature_has_torchs_names_and_headraces() -> None:
         "cache",
         "freeze",
         "repair",
+        "device",
+        "device_prefetch",
     ]
     assert list(ours.parameters) == [*theirs.parameters, *own]
     assert inspect.signature(Headrace.__init__).parameters.keys() == {"self", *ours.parameters}

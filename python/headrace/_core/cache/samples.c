@@ -23,7 +23,7 @@ struct samples {
 
 static PyObject *read_sample(struct samples *self, const struct hr_sample *sample, PyObject *owner) {
     struct origin origin = {.data = sample->data, .bytes = sample->bytes, .owner = owner};
-    return decode(&origin, self->types);
+    return decode(&origin, self->types, NULL);
 }
 
 /* ---- in ---- */

@@ -46,7 +46,9 @@ static void *memory_lease(const struct origin *origin, const struct hr_node *nod
 /* The block is freed by the caller, after the lease. */
 static void *memory_take(const struct origin *origin, const struct hr_node *node, size_t extra,
                          struct memory *ret_memory) {
-    bool is_copied = !origin->delivery || node->storage_bytes < SMALL_BYTES;
+    bool is_leased =
+        origin->leased == LEASED_ALL || (origin->leased == LEASED_LARGE && node->storage_bytes >= SMALL_BYTES);
+    bool is_copied = !origin->delivery || !is_leased;
     return is_copied ? memory_copy(origin, node, extra, ret_memory) : memory_lease(origin, node, extra, ret_memory);
 }
 
@@ -223,6 +225,21 @@ static PyObject *sink_numpy(const struct origin *origin, const struct hr_node *n
     Py_XDECREF(strides);
     Py_XDECREF(offset);
     return result;
+}
+
+PyObject *output_bytes(const struct origin *origin, uint64_t offset, uint64_t bytes) {
+    enum { DL_UINT = 1 };
+    int64_t size = (int64_t)bytes, stride = 1;
+    struct hr_node node = {.kind = HR_NODE_ARRAY,
+                           .flavor = HR_FLAVOR_TENSOR,
+                           .dtype = {DL_UINT, 8, 1},
+                           .ndim = 1,
+                           .shape = &size,
+                           .strides = &stride,
+                           .storage_offset = offset,
+                           .storage_bytes = bytes,
+                           .data_offset = offset};
+    return sink_tensor(origin, &node);
 }
 
 PyObject *output_array(const struct origin *origin, const struct hr_node *node) {

@@ -38,17 +38,24 @@ bool is_array(PyObject *object);
 
 extern PyTypeObject LeaseType; /* _core.Lease: a buffer over leased or private memory */
 
-/* The bytes that are decoded, and who keeps them. Large arrays of a delivery have leases on it. Of other bytes, numpy
+/* Which arrays of a delivery have leases on it. The others are private copies. */
+enum leased { LEASED_LARGE, LEASED_ALL, LEASED_NONE };
+
+/* The bytes that are decoded, and who keeps them. Arrays of a delivery may have leases on it. Of other bytes, numpy
  * arrays become read-only views that keep `owner` alive; without an owner every array is a private copy. */
 struct origin {
     const void *data;
     uint64_t bytes;
     struct hr_delivery *delivery; /* NULL: the bytes belong to `owner` */
     PyObject *owner;              /* borrowed; NULL: copy */
+    enum leased leased;
 };
 
 /* Makes a tensor or array of the array leaf `node`. New reference. */
 PyObject *output_array(const struct origin *origin, const struct hr_node *node);
+
+/* Makes a tensor of `bytes` bytes (uint8) of a delivery from `offset` on, with a lease. New reference. */
+PyObject *output_bytes(const struct origin *origin, uint64_t offset, uint64_t bytes);
 
 /* Makes a tuple of `count` numbers, each multiplied by `factor`. New reference. */
 PyObject *numbers_tuple(const int64_t *numbers, uint32_t count, int64_t factor);

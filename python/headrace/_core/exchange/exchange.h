@@ -12,6 +12,7 @@
  *     loader.c    _core.Loader, the trainer's end  collate.c   a list of samples as a batch
  *     crew.c      its worker processes             decode.c    a batch as an object
  *     packed.c    a list of documents as one row   recipes.c   images that are made in the batch
+ *     sending.c   batches that a device copies
  *     tasks.c     _core.Tasks, the next tasks      array_in.c  tensors and arrays as struct hr_array
  *     iterator.c  _core.Iterator, the loop's end   array_out.c struct hr_array as tensors and arrays, with their leases
  *     show.c      _core.Show, what observers see of a loader
@@ -25,6 +26,7 @@ extern PyTypeObject IteratorType;
 extern PyTypeObject ShowType;
 extern PyTypeObject NotingType; /* the iterator that _core.Port.noting returns */
 extern PyObject *WorkerDied;    /* _core.WorkerDied, an exception */
+extern PyObject *Unsettled;     /* _core.Unsettled, an exception */
 
 /* ---- indices.c ---- */
 
@@ -62,6 +64,23 @@ void loader_drop(PyObject *loader);
 bool *loader_has_failed(PyObject *loader);
 /* The number of the task of the answer that was waited for last. */
 unsigned long long loader_task(PyObject *loader);
+/* The delivery of the answer that was waited for and is not rebuilt yet, borrowed, or NULL. */
+struct hr_delivery *loader_received(PyObject *loader);
+
+/* ---- sending.c: the methods of _core.Loader for devices ---- */
+
+PyObject *sending_sources(PyObject *self, PyObject *ignored);
+PyObject *sending_span(PyObject *self, PyObject *arguments);
+PyObject *sending_slot(PyObject *self, PyObject *ignored);
+PyObject *sending_register(PyObject *self, PyObject *arguments);
+PyObject *sending_unregister(PyObject *self, PyObject *slot);
+/* An object that closes the arena when it is freed, and the arena of one, which does not close it then. */
+PyObject *sending_keep_arena(hr_arena *arena);
+hr_arena *sending_take_arena(PyObject *kept);
+PyObject *sending_unregister_kept(PyObject *module, PyObject *arguments);
+PyObject *core_call_and_undo(PyObject *module, PyObject *arguments);
+PyObject *core_guard(PyObject *module, PyObject *arguments);
+PyObject *core_guard_lost(PyObject *module, PyObject *ignored);
 
 /* ---- crew.c: the methods of _core.Loader for its worker processes ---- */
 

@@ -47,7 +47,8 @@
  *
  * With pin_memory the keeper is the dict of Pinner (torch/_pinning.py). _put_ahead gives it each batch that has
  * arrived, with a number, and drops it from the loader: what is interrupted in between is put again under the same
- * number.
+ * number. With `device` the Sender (torch/_device/sender.py) has that part: Sender.begin comes first, and Engine.answer
+ * calls Sender.send, which may be called again for an answer that is not rebuilt yet.
  *
  * With num_workers=0 the keeper is the Tasks, and several threads may be in next(), each with a task of its own:
  *

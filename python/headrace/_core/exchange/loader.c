@@ -23,6 +23,7 @@ struct loader {
     int failed_step;              /* enum step: the step at which the last submit failed */
     uint32_t worker_count;
     bool keeps_workers; /* workers without data wait for another epoch */
+    bool has_others;    /* the answer has objects that may have to be moved to a device */
     PyObject *types;    /* see decode */
     PyObject *show;     /* the Show in which observers see this loader, or NULL */
     unsigned long long batch_count;
@@ -45,12 +46,13 @@ static int to_count(PyObject *object, void *ret_count) {
 
 static int loader_init(PyObject *self, PyObject *arguments, PyObject *keywords) {
     struct loader *loader = (struct loader *)self;
-    static char *names[] = {"workers", "prefetch_factor", "in_order", "limit_bytes", NULL};
+    static char *names[] = {"workers", "prefetch_factor", "in_order", "limit_bytes", "arena", NULL};
+    PyObject *arena = NULL;
     struct hr_loader_options options = {0};
     int in_order;
     unsigned long long limit_bytes;
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O&O&pK:Loader", names, to_count, &options.worker_count,
-                                     to_count, &options.prefetch_factor, &in_order, &limit_bytes))
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O&O&pK|O:Loader", names, to_count, &options.worker_count,
+                                     to_count, &options.prefetch_factor, &in_order, &limit_bytes, &arena))
         return -1;
     if (loader->loader) {
         PyErr_SetString(PyExc_RuntimeError, "headrace: the loader is open already");
@@ -61,7 +63,9 @@ static int loader_init(PyObject *self, PyObject *arguments, PyObject *keywords) 
     options.limit_bytes = limit_bytes;
     loader->worker_count = options.worker_count;
     loader->queue_room = options.worker_count * options.prefetch_factor;
-    int r = hr_loader_open(&options, &loader->loader);
+    hr_arena *kept = arena && arena != Py_None ? sending_take_arena(arena) : NULL;
+    if (PyErr_Occurred()) return -1;
+    int r = hr_loader_open_in(&options, kept, &loader->loader);
     if (r < 0) core_raise(r);
     return r < 0 ? -1 : 0;
 }
@@ -80,6 +84,10 @@ bool *loader_has_failed(PyObject *self) {
 
 unsigned long long loader_task(PyObject *self) {
     return ((struct loader *)self)->task;
+}
+
+struct hr_delivery *loader_received(PyObject *self) {
+    return ((struct loader *)self)->received;
 }
 
 static void loader_dealloc(PyObject *self) {
@@ -134,6 +142,10 @@ static PyObject *loader_open_worker_fds(PyObject *self, PyObject *argument) {
 
 /* Raises the exception for the result of a wait. */
 static void *raise_wait(hr_loader *loader, int code) {
+    if (code == -EBUSY || code == -ENOBUFS) {
+        PyErr_SetObject(Unsettled, code == -ENOBUFS ? Py_True : Py_False);
+        return NULL;
+    }
     if (code != HR_E_WORKER_DIED) return core_raise(code);
     PyObject *worker = PyLong_FromUnsignedLong(hr_arena_dead_worker(hr_loader_arena(loader)));
     if (worker) PyErr_SetObject(WorkerDied, worker);
@@ -294,21 +306,27 @@ static PyObject *loader_wait(PyObject *self, PyObject *timeout) {
     return PyLong_FromLong(loader->status);
 }
 
-static PyObject *loader_answer(PyObject *self, PyObject *ignored) {
+static PyObject *loader_answer(PyObject *self, PyObject *arguments) {
     struct loader *loader = (struct loader *)self;
     struct hr_delivery *delivery = loader->received;
-    (void)ignored;
+    PyObject *tensors = NULL;
+    if (!PyArg_ParseTuple(arguments, "|O!:answer", &PyList_Type, &tensors)) return NULL;
     if (loader->answer) return Py_NewRef(loader->answer);
     if (!idle_loader(self)) return NULL;
     if (!delivery) return PyErr_Format(PyExc_RuntimeError, "headrace: no answer was waited for");
     loader->received = NULL; /* decoding may run code that closes this loader, or waits */
     int64_t began_ns = show_of(loader->show) ? hr_show_part_begin(show_of(loader->show)) : 0;
-    struct origin origin = {.data = delivery->data, .bytes = delivery->bytes, .delivery = delivery};
+    struct origin origin = {.data = delivery->data,
+                            .bytes = delivery->bytes,
+                            .delivery = delivery,
+                            .leased = tensors ? LEASED_NONE : LEASED_LARGE};
+    struct moved moved = {.tensors = tensors};
     PyObject *answer = delivery->status == HR_STATUS_TOO_BIG && delivery->bytes == sizeof(uint64_t)
                            ? PyLong_FromUnsignedLongLong(*(const uint64_t *)delivery->data)
-                           : decode(&origin, loader->types);
+                           : decode(&origin, loader->types, tensors ? &moved : NULL);
     if (show_of(loader->show)) hr_show_part_end(show_of(loader->show), HR_SHOW_REBUILD, began_ns);
     loader->has_failed = !answer;
+    loader->has_others = moved.has_others;
     if (!answer && loader->loader && !loader->received) {
         loader->received = delivery;
         return NULL;
@@ -354,6 +372,17 @@ static PyObject *loader_close(PyObject *self, PyObject *ignored) {
     loader_drop(self);
     loader->loader = hr_loader_close(loader->loader);
     Py_RETURN_NONE;
+}
+
+static PyObject *loader_detach(PyObject *self, PyObject *ignored) {
+    struct loader *loader = (struct loader *)self;
+    (void)ignored;
+    if (loader->is_busy) return loader_refuse_busy();
+    if (!core_open_loader(self)) return NULL;
+    loader_drop(self);
+    hr_arena *arena = hr_loader_detach(loader->loader);
+    loader->loader = NULL;
+    return sending_keep_arena(arena);
 }
 
 static PyObject *loader_report(PyObject *self, PyObject *ignored) {
@@ -493,9 +522,26 @@ static PyMethodDef loader_methods[] = {
      "until it is dropped; None if nothing is outstanding. STATUS_END: a worker has no more data, there is no "
      "answer. "
      "One more task is owed then. WorkerDied, TimeoutError."},
-    {"answer", loader_answer, METH_NOARGS,
-     "answer() -> object\n\nReturns the answer that was waited for, the same until it is dropped. STATUS_TOO_BIG: the "
-     "number of bytes that the batch needs. Raises any exception that occurs while the answer is rebuilt."},
+    {"answer", loader_answer, METH_VARARGS,
+     "answer([tensors]) -> object\n\nReturns the answer that was waited for, the same until it is dropped. "
+     "STATUS_TOO_BIG: the number of bytes that the batch needs. Raises any exception that occurs while the answer is "
+     "rebuilt. tensors: a list that takes the place of the tensors of sources(); nothing of the answer has a lease "
+     "then."},
+    {"sources", sending_sources, METH_NOARGS,
+     "sources() -> list | None\n\nReturns the tensors of the answer that a device can copy, over its slot. They are "
+     "kept until the copies have ended. None: it was rebuilt already."},
+    {"span", sending_span, METH_VARARGS,
+     "span(address, size) -> tensor\n\nReturns bytes of the slot, as a tensor, for the same use."},
+    {"slot", sending_slot, METH_NOARGS,
+     "slot() -> (slot, size, registered, times) | None\n\nReturns the slot of the answer, how many bytes the answer "
+     "has, "
+     "how many of the slot are registered, and how often something was received in it. None: it is a private copy."},
+    {"register_slot", sending_register, METH_VARARGS,
+     "register_slot(slot, size, has_grown) -> (address, size) | None\n\nMarks memory as registered: see "
+     "hr_arena_register. None: as much is registered as may be."},
+    {"unregister_slot", sending_unregister, METH_O, "unregister_slot(slot)\n\nEnds that."},
+    {"detach", loader_detach, METH_NOARGS,
+     "detach() -> arena\n\nCloses the loader, and returns its memory for the next one. All workers have ended."},
     {"fail", py_fail, METH_NOARGS,
      "fail()\n\nDeclares that the next exception is the answer. (An exception of answer() is the answer too.)"},
     {"drop", py_drop, METH_NOARGS, "drop()\n\nDrops the answer: the next wait is for the next one."},
@@ -515,6 +561,8 @@ static PyMemberDef loader_members[] = {
      "Number of tasks that were submitted in this epoch."},
     {"failed_step", T_INT, offsetof(struct loader, failed_step), READONLY,
      "The step at which the last submit failed. 0: it did not fail; 1: drawing the task; 2: sending it."},
+    {"has_others", T_BOOL, offsetof(struct loader, has_others), READONLY,
+     "True if the answer that was rebuilt last has objects that may have to be moved to a device."},
     {"worker", T_UINT, offsetof(struct loader, worker), READONLY, "The worker that gave that answer."},
     {"task", T_ULONGLONG, offsetof(struct loader, task), READONLY,
      "The number of the task of the answer that was waited for last."},

@@ -82,12 +82,28 @@ class EngineClient(crew.BatchMakers, Protocol):
         """Raises the exception that a worker sent, with a note."""
 
 
+class Sender(Protocol):
+    """Copies the tensors of answers to a device (headrace.torch._device.sender)."""
+
+    def send(self, core: _core.Loader) -> list[Any]:
+        """Begins to copy the tensors of the answer, and returns those that take their places."""
+
+    def use(self, core: _core.Loader) -> None:
+        """Takes the loader whose answers come."""
+
+    def settle(self, needs_memory: bool) -> None:
+        """Waits for all copies; needs_memory: and gives back all memory that can be."""
+
+    def report(self) -> dict[str, Any]: ...
+
+
 class Engine:
     """A loader's worker processes and its arena.
 
     Raises OSError if no process, descriptor or memory is available, and any exception of pickling a batch maker. After
     an error it leaves nothing behind. `restart_mode`: how another worker continues the dataset of a dead one (see
-    restart_state), or None. `seed`: the seed of each sample's own random numbers, for reports.
+    restart_state), or None. `seed`: the seed of each sample's own random numbers, for reports. `sender`: copies the
+    answers to a device. `arena`: an arena of an earlier loader. `end`: ends _core.Loader, see shutdown.close.
     """
 
     def __init__(
@@ -106,6 +122,9 @@ class Engine:
         show: _core.Show,
         epoch: int,
         places: WorkerPositions | None = None,
+        sender: Sender | None = None,
+        arena: Any = None,
+        end: shutdown.End = shutdown.end,
     ) -> None:
         self._has_warned = False
         self._pid = os.getpid()
@@ -115,12 +134,15 @@ class Engine:
         self._skipped = 0  # how many bad samples earlier epochs had
         self._seed = seed
         self._policy = policy
-        self._core = _core.Loader(workers, prefetch_factor, in_order, limit_bytes)
+        self._core = _core.Loader(workers, prefetch_factor, in_order, limit_bytes, arena)
         self._core.show(show)  # before the workers start
+        self._sender = sender
+        if sender is not None:
+            sender.use(self._core)
         self._prefetch_factor = prefetch_factor
         self._crew = crew.Crew(self._core, workers, context, policy, restart_mode, seed, sample_deaths)
         self.processes = self._crew.processes
-        arguments = (self._core, self.processes, policy.shutdown_timeout)
+        arguments = (self._core, self.processes, policy.shutdown_timeout, end)
         self._finalizer = util.Finalize(self, shutdown.close, arguments, exitpriority=100)
         self._places = places
         self._epochs: DatasetEpochs | None = None  # what workers that persist know of their dataset
@@ -170,6 +192,10 @@ class Engine:
                 return wait(seconds)
             except _core.WorkerDied as death:
                 dead = death.args[0]
+            except _core.Unsettled as unsettled:
+                assert self._sender is not None
+                self._sender.settle(unsettled.args[0])
+                continue
             except TimeoutError:
                 dead = None
             except RuntimeError:
@@ -276,7 +302,7 @@ class Engine:
         while self._has_begun and not self._is_over:
             try:
                 status = self._core.wait(0.0)
-            except (TimeoutError, _core.WorkerDied):
+            except (TimeoutError, _core.WorkerDied, _core.Unsettled):
                 return None
             if status != _core.STATUS_END:
                 return status
@@ -286,7 +312,7 @@ class Engine:
     def answer(self, client: EngineClient, status: int, batch_size: int | None) -> Any:
         """Returns the batch that next waited for, and the same one again until it is dropped. Raises the exception of
         the worker, MemoryError for a batch over the limit, and any exception of rebuilding the batch."""
-        value = self._core.answer()
+        value = self._core.answer() if self._sender is None else self._core.answer(self._sent(status))
         notes = pickle.loads(value[0]) if status == _core.STATUS_NOTED else None
         if self._places is not None:
             self._note_place(client, self._places, notes)
@@ -303,6 +329,11 @@ class Engine:
             self._keep_notes(pickle.loads(bad))
         self._core.fail()
         return client.reraise(*wrapped)
+
+    def _sent(self, status: int) -> list[Any]:
+        """Returns the tensors that are copied to the device. What a worker raised stays here, in private memory."""
+        is_batch = status in (_core.STATUS_BATCH, _core.STATUS_NOTED)
+        return self._sender.send(self._core) if is_batch and self._sender is not None else []
 
     def _note_place(self, client: EngineClient, places: WorkerPositions, notes: BatchNotes | None) -> None:
         """Notes the worker of an answer, once. The consumer has all answers before it, except for those held back."""
@@ -326,6 +357,11 @@ class Engine:
     def task(self) -> int:
         """The number of the task of that answer."""
         return self._core.task
+
+    @property
+    def has_others(self) -> bool:
+        """True if the answer has objects that may have to be moved to a device, other than what was sent."""
+        return self._core.has_others
 
     @property
     def serial(self) -> int:
@@ -384,6 +420,8 @@ class Engine:
     def _report(self) -> dict[str, Any]:
         report = self._core.report()
         report["seed"] = self._seed
+        if self._sender is not None:
+            report["device"] = self._sender.report()
         report["bad_samples"] = self._bad_samples()
         report["retried"] = len(self._retried_samples())
         looks = _growth.looks(self._core, len(self.processes))

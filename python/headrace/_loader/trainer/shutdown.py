@@ -13,6 +13,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from multiprocessing import connection
 from typing import Any
 
@@ -26,14 +27,22 @@ EXIT_CODE_S = 1.0  # how long to wait for the exit code of a dead worker
 _workers: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def close(core: _core.Loader, processes: list[Any], timeout: float) -> None:
-    """Ends the workers within `timeout` seconds, and frees what no batch uses. Signals that arrive in this time are
-    handled afterwards."""
+End = Callable[[_core.Loader, float, bool], None]
+
+
+def end(core: _core.Loader, timeout: float, have_ended: bool) -> None:
+    """Frees what no batch uses. have_ended: all workers have."""
+    core.close()
+
+
+def close(core: _core.Loader, processes: list[Any], timeout: float, end: End) -> None:
+    """Ends the workers within `timeout` seconds, and frees what no batch uses, by `end`. Signals that arrive in this
+    time are handled afterwards."""
     deadline = time.monotonic() + timeout
-    signals.without_signals(lambda: _close(core, processes, deadline))
+    signals.without_signals(lambda: _close(core, processes, deadline, end))
 
 
-def _close(core: _core.Loader, processes: list[Any], deadline: float) -> None:
+def _close(core: _core.Loader, processes: list[Any], deadline: float, end_core: End) -> None:
     for worker, process in enumerate(processes):
         if WorkerSnapshot.of(core, worker).own_pid != process.pid:
             # This worker still imports modules, and would see the request to end only afterwards. It gets SIGKILL,
@@ -43,7 +52,7 @@ def _close(core: _core.Loader, processes: list[Any], deadline: float) -> None:
     core.stop(max(0.1, deadline - time.monotonic()))
     end = min(deadline, time.monotonic() + EXIT_CODE_S)
     late = [process for process in processes if not has_ended(process, end)]
-    core.close()
+    end_core(core, max(0.1, deadline - time.monotonic()), not late)
     if late:
         reap_later(late)
 

@@ -14,7 +14,7 @@ from headrace._base.cores import usable_cores
 from headrace._base.units import count_workers, in_units
 from headrace.doctor.machine import fork, limits
 from headrace.doctor.observations import Observation
-from headrace.doctor.run import caching, generators, images, measure, order, padding, rows
+from headrace.doctor.run import caching, device, generators, images, measure, order, padding, rows
 from headrace.doctor.run.measure import Run, method_of
 
 _TRY_S = 3.0  # for each number of workers
@@ -186,7 +186,7 @@ def examine(
         finally:
             growth.look_s = None
         found += _imports_of(close)
-        found += _growth_of(close)
+        found += _growth_of(close) + device.check_device(close.report)
         runs, suggestion = _suggestion(loader, batches)
     asked = next((one for one in runs if one.workers == workers), close)
     found += _time(asked) + suggestion

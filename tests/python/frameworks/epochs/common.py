@@ -36,6 +36,8 @@ OPTIONS = {  # every option that is headrace's own, with a value that is not its
     "cache": "8M",
     "freeze": True,
     "repair": "auto",
+    "device": "cpu",
+    "device_prefetch": 2,
 }
 
 engines: list[str] = []  # "torch" or "headrace" for every iterator that was made in this process

@@ -44,7 +44,7 @@ def alone() -> None:
     )
 
 
-OF_INSTALL = {name: value for name, value in OPTIONS.items() if name != "steps_per_epoch"}
+OF_INSTALL = {name: value for name, value in OPTIONS.items() if name not in ("steps_per_epoch", "device")}
 
 
 def prepared(accelerator: Any, loader: Any) -> list[tuple[str, str]]:
