@@ -54,14 +54,14 @@ with gc_pause.paused():  # a collection would visit all of torch, which takes as
     else:
         if not getattr(multiprocessing.current_process(), "_inheriting", False):  # a worker would repeat the warning
             warnings.warn(f"headrace: using torch's DataLoader instead of headrace's: {_reason}", stacklevel=2)
-        from headrace.torch._fallback import (
+        from headrace.torch._fallback import (  # type: ignore[assignment]
             DataLoader,
             install,
             installed,
             spawn,
             stats,
             uninstall,
-        )  # type: ignore[assignment]
+        )
 
     from headrace.torch._distributed_sampler import DistributedSampler
     from headrace.torch._packed import collate_packed
