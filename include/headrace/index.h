@@ -27,6 +27,7 @@ extern "C" {
 typedef struct hr_index hr_index;
 typedef struct hr_indexing hr_indexing; /* files that threads are reading */
 
+/* What an index is about: the members of tar files, or the lines of text files. */
 enum hr_index_kind { HR_INDEX_TAR = 1, HR_INDEX_LINES = 2 };
 
 /* Why the entries of a file end before its end. The entries before that place are good. */
@@ -42,6 +43,7 @@ enum hr_damage {
     HR_DAMAGE_COUNT
 };
 
+/* The version of the serial form; the most names of fields in a file; how many counts a file has room for. */
 enum { HR_INDEX_VERSION = 1, HR_FIELDS_MOST = 4096, HR_INDEX_COUNTS = 8 };
 
 /* Numbers of hr_index_file.counts. Each kind has its own. */

@@ -66,17 +66,6 @@ class FileIndex:
         """Returns what is known of a file (struct hr_index_file), with its path."""
         return {"path": self.paths[number], **self.index.file(number)}
 
-    def check_files(self) -> None:
-        """Raises OSError if a file has changed since the index was made, or cannot be found."""
-        for number, path in enumerate(self.paths):
-            info, known = os.stat(path), self.index.file(number)
-            if (info.st_size, info.st_mtime_ns) != (known["bytes"], known["changed_ns"]):
-                raise OSError(
-                    errno.ESTALE,
-                    f"headrace: {path} was changed since its index was made; open the source again, and do not write "
-                    "to files that are in use",
-                )
-
 
 def make_index(kind: int, paths: Sequence[str], uses_saved: bool) -> _core.Index:
     """Reads files and returns their index; with uses_saved, that next to a file (PATH.hri) if it is still right.
