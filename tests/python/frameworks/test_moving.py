@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/moving.md: the code of another library and headrace's give the same samples of the same files."""
+"""docs/moving/files.md: the code of another library and headrace's give the same samples of the same files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-PAGE = pathlib.Path(__file__).parents[3] / "docs/moving.md"
+PAGE = pathlib.Path(__file__).parents[3] / "docs/moving/files.md"
 COUNT = 48
 
 
