@@ -74,7 +74,8 @@ class Mixture(IndexSequence):
 
     After each 64 samples of an epoch, and at its end, each source has come as often as its weight says since the
     beginning of epoch 0, to the sample: the difference is at most 1 - 1 / (2k - 2) for k sources. Within these runs of
-    64 the samples are shuffled. Each source has an order of its own, by seed and name, which is another one in each pass over it, and
+    64 the samples are shuffled. Each source has an order of its own, by seed and name, which is another one in each
+    pass over it, and
     an epoch goes on where the one before it has ended. If a source is read again in the same epoch, `len(mix.dataset)`
     is added to its indices, once for each time: they have the same samples, and with rng="sample" other random numbers.
 
@@ -231,7 +232,7 @@ class Mixture(IndexSequence):
         if self._begin:
             raise ValueError(
                 f"headrace: the Mixture has loaded a state (load_state_dict) to go on after {self._begin:,} indices, "
-                f"but {reader} begins at the first one and would give them again; headrace's loaders go on from a state "
+                f"but {reader} begins at the first one and would give them again; headrace's loaders go on from one "
                 "of their own (loader.load_state_dict); without one, make the Mixture again, and call set_epoch and "
                 "loader.skip(steps)"
             )

@@ -157,7 +157,7 @@ class _OfMixture(_OfOrder):
         return None
 
     def check_sizes(self) -> None:
-        self._order.dataset.check_sizes()
+        self._order.dataset.check_sizes()  # type: ignore[union-attr] # it is a Mixture
 
     def numbers(self, samples: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         found: np.ndarray[Any, Any] = samples % self._count

@@ -39,7 +39,7 @@ class PerRank(DistributedSampler[Any]):
     # ---- the epoch ----
 
     @property
-    def epoch(self) -> int:  # type: ignore[override] # torch's class sets it
+    def epoch(self) -> int:  # torch's class sets it
         """The epoch: that of the headrace.Order or the Mixture that is dealt, or else the one that was set, 0 before
         that."""
         found = _whole_order.epoch_of(self.dataset)

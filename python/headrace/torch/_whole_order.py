@@ -57,7 +57,7 @@ def set_epoch(sampler: Any, epoch: int) -> None:
 
 def epoch_of(sampler: Any) -> int | None:
     """Returns the epoch of a headrace.Order or a Mixture, or of the one in a BatchSampler; None: of other samplers."""
-    inner = sampler.sampler if type(sampler) is BatchSampler else sampler
+    inner: Any = sampler.sampler if type(sampler) is BatchSampler else sampler
     return inner.epoch if _is_order(inner) else None
 
 
