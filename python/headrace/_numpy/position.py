@@ -95,6 +95,7 @@ def indices_of(loader: Loader) -> EpochIndices:
     """Returns the indices of a loader's next epoch. Raises ValueError for the part of one rank in which
     a repeat cannot be told from other samples."""
     indices = _indices_of(loader)
+    indices.check_dataset(loader.dataset)
     indices.is_batched = loader._batched
     indices.counts_draws = loader.rng == "sample"
     return indices

@@ -134,6 +134,9 @@ class EpochIndices:
         after `position`. seeds: the random numbers of the epoch that is continued; None: they are drawn."""
         return Drawn(self._sampler, self._batch_size, self._drop_last), steps
 
+    def check_dataset(self, dataset: Any) -> None:
+        """Raises ValueError if the order is known to be that of another dataset."""
+
     def position_after(self, segments: list[Segment]) -> int:
         """Returns the position after some segments of the epoch; 0 if the order is not known. The other methods take
         positions that this one has returned."""

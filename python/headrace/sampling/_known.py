@@ -39,16 +39,21 @@ class RepeatedIndices(EpochIndices):
 
 
 def _indices_of_slice(
-    order: Any, identity: dict[str, Any], batch_size: int, drop_last: bool, kind: type[WholeOrder]
+    order: Any,
+    identity: dict[str, Any],
+    batch_size: int,
+    drop_last: bool,
+    kind: type[WholeOrder],
+    kind_of_other: type[RepeatedIndices],
 ) -> EpochIndices:
     """Returns the EpochIndices of an IndexSequence. A slice order[r::w] is the part of rank r of w."""
     positions = order._positions
     world, rank = (positions.step, positions.start) if len(positions) > 1 else (1, 0)
     if not 0 <= rank < world or positions != range(order.n)[rank::world]:
         world, rank = 1, 0
-    whole = order._with(range(order.n))  # a copy, because set_epoch changes an order
+    whole, part = order._with(range(order.n)), order._with(positions)  # copies, because set_epoch changes an order
     if world == 1 and positions != range(order.n):
-        return RepeatedIndices(order, {**identity, "slice": repr(positions)}, batch_size, drop_last)
+        return kind_of_other(part, {**identity, "slice": repr(positions)}, batch_size, drop_last)
     segment = segment_of(batch_size, drop_last, world, "slice" if world > 1 else "pad")
     return kind(whole, identity, order.n, segment, rank, batch_size)
 
@@ -56,10 +61,28 @@ def _indices_of_slice(
 def order_indices(order: Any, batch_size: int, drop_last: bool) -> EpochIndices:
     """Returns the EpochIndices of a headrace.Order, or of a slice of one."""
     identity = {"kind": f"Order({order.kind})", "n": order.n, "seed": order.seed, "epoch": order.epoch}
-    return _indices_of_slice(order, identity, batch_size, drop_last, WholeOrder)
+    return _indices_of_slice(order, identity, batch_size, drop_last, WholeOrder, RepeatedIndices)
 
 
-class _MixtureOrder(WholeOrder):
+class _OfMixture(EpochIndices):
+    """A headrace.Mixture. `mix`: it, or its slice, which may have loaded a state of its own."""
+
+    mix: Any = None
+
+    def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
+        if not position and not steps:
+            self.mix.check_begins("a loader of headrace")
+        return super().draw(position, steps, seeds)
+
+    def check_dataset(self, dataset: Any) -> None:
+        self.mix.check_dataset(dataset)
+
+
+class _MixtureSlice(_OfMixture, RepeatedIndices):
+    """A slice that is not the part of a rank."""
+
+
+class _MixtureOrder(_OfMixture, WholeOrder):
     """The order of a headrace.Mixture, in which no index comes twice."""
 
     def draw_numbers(self, position: int, step: int) -> Sequence[int] | None:
@@ -80,7 +103,9 @@ class _MixtureOrder(WholeOrder):
 def mixture_indices(mix: Any, batch_size: int, drop_last: bool) -> EpochIndices:
     """Returns the EpochIndices of a headrace.Mixture, or of a slice of one."""
     identity = {"kind": "Mixture", "n": mix.n, "seed": mix.seed, "epoch": mix.epoch, "sources": mix.describe_sources()}
-    return _indices_of_slice(mix, identity, batch_size, drop_last, _MixtureOrder)
+    found: Any = _indices_of_slice(mix, identity, batch_size, drop_last, _MixtureOrder, _MixtureSlice)
+    found.mix = mix
+    return found  # type: ignore[no-any-return]
 
 
 class _RangeIndices(Dealt):

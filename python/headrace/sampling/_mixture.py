@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import _core
 from headrace._base import lookup
-from headrace._loader.samples.mixed import MixedDataset, mixed
+from headrace._loader.samples.mixed import MixedDataset, is_mixed, mixed
 from headrace.sampling import _mixture_inputs as inputs
 from headrace.sampling import _mixture_ranks as ranks
 from headrace.sampling._index_sequence import MASK, IndexSequence
@@ -72,9 +72,10 @@ class Mixture(IndexSequence):
     `mix[i]` is one, `mix[rank::world_size]` is the part of a rank, which computes nothing until it is read, and
     `headrace.torch.per_rank(mix)` deals it. `headrace.Plan(mix.lengths, order=mix)` makes batches of it by length.
 
-    At any multiple of 64 samples, counted from the beginning of epoch 0, each source has come as often as its weight
-    says, to the sample: the difference is at most 1 - 1 / (2k - 2) for k sources. Within these runs of 64 the samples
-    are shuffled. Each source has an order of its own, by seed and name, which is another one in each pass over it, and
+    After each 64 samples of an epoch, and at its end, each source has come as often as its weight says since the
+    beginning of epoch 0, to the sample: the difference is at most 1 - 1 / (2k - 2) for k sources. Within these runs of
+    64 the samples are shuffled. Each source has an order of its own, by seed and name, which is another one in each
+    pass over it, and
     an epoch goes on where the one before it has ended. If a source is read again in the same epoch, `len(mix.dataset)`
     is added to its indices, once for each time: they have the same samples, and with rng="sample" other random numbers.
 
@@ -162,6 +163,15 @@ class Mixture(IndexSequence):
         self._newest = self._whole.get().iterate(rest.start if rest else 0, rest.step, len(rest))
         return self._newest  # type: ignore[no-any-return]
 
+    def __contains__(self, value: object) -> bool:
+        """Returns True if an index is in this epoch, or in this slice of it. It is searched from the beginning, and is
+        no iteration that a state counts."""
+        return any(index == value for index in self._iterate(self._positions))
+
+    def count(self, value: Any) -> int:
+        """Returns 1 if an index is in this epoch, or in this slice of it, otherwise 0."""
+        return int(value in self)
+
     # ---- what it has ----
 
     @property
@@ -190,6 +200,17 @@ class Mixture(IndexSequence):
         """Returns the names, sizes and shares of the sources, as a part of a state."""
         return self._whole.describe()
 
+    def check_dataset(self, dataset: Any) -> None:
+        """Raises ValueError for the dataset of another mixture. Any index from 0 on has a sample there, so no
+        IndexError would say so."""
+        mine = self.dataset
+        parts = [(one.names, one.cumulative_sizes) for one in (mine, dataset) if is_mixed(one)]
+        if len(parts) == 2 and parts[0] != parts[1]:
+            raise ValueError(
+                f"headrace: the indices of this Mixture are those of {mine!r}, but the loader has {dataset!r}; give "
+                "it the `dataset` of the same Mixture"
+            )
+
     # ---- its state ----
 
     def _given(self) -> int:
@@ -202,7 +223,19 @@ class Mixture(IndexSequence):
         """Returns the epoch, and how many of its indices the newest iterator has given. A loader takes indices ahead of
         its batches, so save the state of headrace's loaders (`loader.state_dict()`), which counts batches."""
         whole = self._whole
-        return {"epoch": whole.epoch, "given": self._given(), "seed": whole.seed, "sources": whole.describe()}
+        given = {"epoch": whole.epoch, "given": self._given(), "length": self.n}
+        return {**given, "seed": whole.seed, "sources": whole.describe()}
+
+    def check_begins(self, reader: str) -> None:
+        """Raises ValueError if a state was loaded that only an iterator over this sequence would continue, but `reader`
+        reads it from its first index on."""
+        if self._begin:
+            raise ValueError(
+                f"headrace: the Mixture has loaded a state (load_state_dict) to go on after {self._begin:,} indices, "
+                f"but {reader} begins at the first one and would give them again; headrace's loaders go on from one "
+                "of their own (loader.load_state_dict); without one, make the Mixture again, and call set_epoch and "
+                "loader.skip(steps)"
+            )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Sets the epoch of a state, and lets the next iterator begin where the state was taken. Raises StateError if
@@ -210,11 +243,11 @@ class Mixture(IndexSequence):
         if not isinstance(state, Mapping) or state.keys() != self.state_dict().keys():
             raise StateError("headrace: this is not a state of a Mixture, as its state_dict() returns it")
         mine = self.state_dict()
-        for name in ("seed", "sources"):
+        for name in ("seed", "sources", "length"):  # an epoch begins in the sources where those before it have ended
             if state[name] != mine[name]:
                 raise StateError(
                     f"headrace: this state was taken with {name} {state[name]!r}, and this Mixture has {mine[name]!r}; "
-                    "make it of the same sources, with the same weights and seed"
+                    "make it of the same sources, with the same weights, seed and length"
                 )
         epoch, given = inputs.check_epoch(state["epoch"]), inputs.check_int("given", state["given"], 0, len(self))
         self.set_epoch(epoch)

@@ -238,7 +238,9 @@ class Plan:
             warn_user(f"headrace: {text}; the others are never read")
 
     def begin_epoch(self) -> None:
-        """Raises RuntimeError if there are ranks now, but were none when this plan was made."""
+        """Raises RuntimeError if there are ranks now, but were none when this plan was made, and ValueError if the
+        sources of a mixture have changed."""
+        self._order.check_sizes()
         if self.place.source != where.NOWHERE:
             return
         now = where.find()

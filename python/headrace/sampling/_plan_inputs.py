@@ -101,6 +101,9 @@ class EpochOrder:
         """Returns the samples that come in every epoch, or None: all of them."""
         return None
 
+    def check_sizes(self) -> None:
+        """Raises ValueError if the samples are others than when the order was made."""
+
     def state(self, epoch: int) -> str | None:
         """Returns the state of what gives the order before it gave that of an epoch; None: it has none."""
         return None
@@ -142,6 +145,7 @@ class _OfMixture(_OfOrder):
     """A headrace.Mixture, or a slice of one. All samples may come in some epoch, whatever the weights are."""
 
     def __init__(self, mix: Mixture, n: int) -> None:
+        mix.check_begins("a Plan")
         super().__init__(mix)
         self.is_constant = True
         self._count = n
@@ -151,6 +155,9 @@ class _OfMixture(_OfOrder):
 
     def constant(self) -> np.ndarray[Any, Any] | None:
         return None
+
+    def check_sizes(self) -> None:
+        self._order.dataset.check_sizes()  # type: ignore[union-attr] # it is a Mixture
 
     def numbers(self, samples: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         found: np.ndarray[Any, Any] = samples % self._count

@@ -33,14 +33,26 @@ class PerRank(DistributedSampler[Any]):
         self.shuffle = self._follows_epoch()
         self._drawn: Sequence[Any] | None = None  # the whole order
         self._drawn_for: int | None = None  # the epoch in which an iterator used it
+        self._drawn_in: int | None = None  # the epoch that a headrace.Order or a Mixture had when it was drawn
         self._warned: set[str] = set()
 
     # ---- the epoch ----
 
+    @property
+    def epoch(self) -> int:  # torch's class sets it
+        """The epoch: that of the headrace.Order or the Mixture that is dealt, or else the one that was set, 0 before
+        that."""
+        found = _whole_order.epoch_of(self.dataset)
+        return self._epoch if found is None else found
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch, of the sampler that is dealt too if it has set_epoch. Call it before each epoch."""
-        self.epoch = operator.index(epoch)
-        _whole_order.set_epoch(self.dataset, self.epoch)
+        self._epoch = operator.index(epoch)
+        _whole_order.set_epoch(self.dataset, self._epoch)
         if self._follows_epoch():  # another sampler gives the order that is drawn already in its next epoch
             self._drawn = None
 
@@ -51,9 +63,9 @@ class PerRank(DistributedSampler[Any]):
     def draw(self) -> Sequence[Any]:
         """Returns the whole order of the epoch: the entries of all ranks, each of which is an index or a batch. Later
         calls return the same one until an epoch has used it, or set_epoch changes it."""
-        if self._drawn is None:
+        if self._drawn is None or self._drawn_in != _whole_order.epoch_of(self.dataset):
             self._drawn = _whole_order.draw(self.dataset, self.seed if self.is_seeded else None, self.epoch)
-            self._drawn_for = None
+            self._drawn_for, self._drawn_in = None, _whole_order.epoch_of(self.dataset)
             self._check_length(len(self._drawn))
         return self._drawn
 

@@ -252,6 +252,10 @@ class PerRankIndices(Dealt):
     def part(self, position: int) -> Iterable[Any]:
         return self if self._entries is None else super().part(position)
 
+    def check_dataset(self, dataset: Any) -> None:
+        if isinstance(self._sampler.dataset, Mixture):
+            self._sampler.dataset.check_dataset(dataset)
+
     def draw_numbers(self, position: int, step: int) -> Sequence[int] | None:
         if not isinstance(self._entries, (list, array.array)):  # in an Order, a Mixture or a range, each index is once
             return None
@@ -445,6 +449,7 @@ def indices_of(index_sampler: Any, dataset: Any, rank: int) -> tuple[EpochIndice
     sampler, size, drop_last = _inner_of(index_sampler)
     known = _find_known(sampler, size, drop_last)
     if known is not None:
+        known.check_dataset(dataset)
         return known, 0
     _exact.check(sampler, samplers_of(sampler))
     return ForeignIndices(sampler, length_of(dataset), size, drop_last, rank), 0

@@ -17,6 +17,7 @@ from headrace.sampling._sampler_parts import SamplerParts
 from headrace.torch._foreign import has_set_epoch, samplers_of
 from headrace.torch._generators import Globals
 from headrace.torch._torchs import (
+    BatchSampler,
     Dataset,
     RandomSampler,
     SequentialSampler,
@@ -52,6 +53,12 @@ def set_epoch(sampler: Any, epoch: int) -> None:
     for one in samplers_of(sampler):
         if has_set_epoch(one):
             one.set_epoch(epoch)
+
+
+def epoch_of(sampler: Any) -> int | None:
+    """Returns the epoch of a headrace.Order or a Mixture, or of the one in a BatchSampler; None: of other samplers."""
+    inner: Any = sampler.sampler if type(sampler) is BatchSampler else sampler
+    return inner.epoch if _is_order(inner) else None
 
 
 def has_epochs(sampler: Any) -> bool:
@@ -142,6 +149,8 @@ def draw(sampler: Any, seed: int | None, epoch: int) -> Sequence[Any]:
     seed: None, or a number from which and the epoch the random numbers of torch, numpy and Python are made while the
     sampler draws. Afterwards they are as they were before. Raises ValueError if the sampler used them without a seed.
     """
+    if callable(check_begins := lookup.attribute(sampler, "check_begins")):  # of a headrace.Mixture
+        check_begins("per_rank")
     if isinstance(sampler, range) or _is_order(sampler):
         whole: Sequence[Any] = sampler[:]
         return whole

@@ -383,14 +383,44 @@ def test_state_continues_a_torch_like_loop() -> None:
 
 def test_state_of_another_mixture_is_refused() -> None:
     state = mixture({"a": 2, "b": 1}).state_dict()
-    for other in (mixture({"a": 3, "b": 1}), mixture({"a": 2, "b": 1}, size=9), mixture({"a": 2, "b": 1}, seed=1)):
-        with pytest.raises(StateError, match=r"this state was taken with (seed|sources) .*, and this Mixture has"):
+    same: dict[str, Any] = {"a": 2, "b": 1}
+    others = [mixture({"a": 3, "b": 1}), mixture(same, size=9), mixture(same, seed=1)]
+    for other in (*others, mixture(same, length=700), mixture(same, until="all")):
+        with pytest.raises(StateError, match=r"this state was taken with (seed|sources|length) .*, and this Mixture"):
             other.load_state_dict(state)
     for bad in ({}, None, {**state, "more": 1}):
         with pytest.raises(StateError, match="this is not a state of a Mixture"):
             mixture({"a": 2, "b": 1}).load_state_dict(bad)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="given should be from 0 to"):
         mixture({"a": 2, "b": 1}).load_state_dict({**state, "given": 10**6})
+
+
+def test_search_is_no_iteration_that_a_state_counts() -> None:
+    mix = mixture({"a": 2, "b": 1})
+    iterator = iter(mix)
+    found = [next(iterator) for _ in range(20)]
+    assert found[3] in mix and -1 not in mix and "a" not in mix
+    assert mix.count(found[3]) == 1 and mix.count(10**9) == 0 and mix.index(found[3]) == 3
+    assert found[3] in mix[3::4] and found[3] not in mix[2::4]
+    assert mix.state_dict()["given"] == 20
+
+
+def test_own_state_is_not_ignored_by_a_loader_or_a_plan() -> None:
+    """They read the order by positions, not by the iterator that would go on from such a state."""
+    mix = mixture({"a": 2, "b": 1})
+    mix.load_state_dict({**mix.state_dict(), "given": 20})
+    for one in (mix, mix[:]):
+        assert len(list(one)) == len(mix) - (20 if one is mix else 0)
+    mix.load_state_dict({**mix.state_dict(), "given": 20})
+    part = mix[3:90]
+    part.load_state_dict({**part.state_dict(), "given": 5})
+    for sampler in (mix, part):
+        with pytest.raises(ValueError, match=r"has loaded a state .* a loader of headrace begins at the first one"):
+            list(headrace.Loader(mix.dataset, 8, sampler=sampler))
+    with pytest.raises(ValueError, match=r"has loaded a state .* a Plan begins at the first one"):
+        headrace.Plan(np.ones(len(mix.dataset), np.int64), order=mix, max_sum=8)
+    mix.set_epoch(1)
+    assert len(list(headrace.Loader(mix.dataset, None, sampler=mix))) == len(mix)
 
 
 # ---- how well it is mixed ----

@@ -153,6 +153,10 @@ def test_sources_are_shown_the_indices_of_a_batch() -> None:
         assert source.seen == [[one - source.first for one in batch if one in mine] for batch in batches]
         assert source.begun == 1
     mix.dataset.prepare([-99, "a"])
+    same = Mixture({"a": one, "b": one}, {"a": 1, "b": 1})
+    one.seen.clear()
+    same.dataset.prepare([0, 31, 2])  # the same dataset twice: it keeps only what it was shown last
+    assert one.seen == [[0, 1, 2]]
 
 
 # ---- ranks and states ----
@@ -347,6 +351,36 @@ def test_plan_of_a_mixture_looks_lengths_up() -> None:
         headrace.Plan([*lengths, 1], order=mix, pack=14)
     with pytest.raises(ValueError, match=r"samples are longer than pack \(6\): sample 6 has length 7"):
         headrace.Plan(lengths, order=mix, pack=6)
+
+
+@pytest.mark.parametrize("make", [DataLoader, headrace.Loader])
+def test_plan_of_sources_that_change_is_an_error(make: Any) -> None:
+    rows = list(range(40))
+    mix = Mixture({"a": rows, "b": range(9)}, SEVEN_THREE)
+    loader = make(mix.dataset, batch_sampler=headrace.Plan([1] * 49, order=mix, max_sum=4))
+    assert list(loader)
+    rows.insert(0, -1)
+    with pytest.raises(ValueError, match=r"source 'a' of the mixture has 41 samples now, but had 40"):
+        list(loader)
+
+
+def test_dataset_of_another_mixture_is_refused() -> None:
+    """Each index has some sample there, so batches would have wrong ones."""
+    mix, other = mixture(), mixture(count=30)
+    for sampler in (mix, mix[::2], mix[3:9], per_rank(mix, num_replicas=2, rank=0)):
+        with pytest.raises(ValueError, match=r"indices of this Mixture are those of mix.dataset\(a: Samples of 40"):
+            list(DataLoader(other.dataset, 4, sampler=sampler))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"indices of this Mixture are those of mix.dataset\(a: Samples of 40"):
+        list(headrace.Loader(other.dataset, 4, sampler=mix))
+    assert list(DataLoader(mixture().dataset, 4, sampler=mix))  # type: ignore[arg-type]
+
+
+def test_own_state_is_not_ignored_by_torchs_ways() -> None:
+    mix = mixture()
+    mix.load_state_dict({**mix.state_dict(), "given": 20})
+    for make in (lambda: DataLoader(mix.dataset, 4, sampler=mix), lambda: per_rank(mix, num_replicas=1, rank=0)):
+        with pytest.raises(ValueError, match=r"has loaded a state .* begins at the first one"):
+            list(make())  # type: ignore[call-overload]
 
 
 def test_replay_takes_an_index_of_a_later_pass(tmp_path: pathlib.Path) -> None:

@@ -339,3 +339,50 @@ def test_fallback_has_it_too(tmp_path: pathlib.Path, way: str) -> None:
         "[(0, 3, 3, 3), (1, 3, 3, 2), (2, 3, 3, 2)]",
         "[0, 1, 2, 3, 4, 5]",
     ]
+
+
+# ---- epochs of what is dealt ----
+
+
+def _orders() -> list[Any]:
+    rows = range(100)
+    mix = headrace.Mixture({"a": rows, "b": rows}, {"a": 2, "b": 1}, length=96, epoch=2)
+    order = headrace.Order(96, epoch=2)
+    return [order, mix, BatchSampler(headrace.Order(96, epoch=2), 4, False)]
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2])
+def test_epoch_is_that_of_the_order_that_is_dealt(kind: int) -> None:
+    """An epoch that the order was made with, or that its own set_epoch has set, is that of a state too."""
+    whole = _orders()[kind]
+    order = getattr(whole, "sampler", whole)
+    one = per_rank(whole, num_replicas=2, rank=1)
+    assert one.epoch == 2 and list(one) == list(whole)[1::2]
+    for epoch in (3, 5):
+        one.draw()  # which is that of the epoch before
+        order.set_epoch(epoch)
+        assert one.epoch == epoch and list(one) == list(whole)[1::2]
+    one.set_epoch(7)
+    assert one.epoch == order.epoch == 7 and list(one) == list(whole)[1::2]
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2])
+def test_order_made_in_a_later_epoch_is_continued(kind: int) -> None:
+    def loader(world: int, epoch: int) -> tuple[Any, Any]:
+        whole = _orders()[kind]
+        getattr(whole, "sampler", whole).set_epoch(epoch)
+        one = per_rank(whole, num_replicas=world, rank=0)
+        batches = {"batch_sampler": one} if kind == 2 else {"sampler": one, "batch_size": 4}
+        return whole, DataLoader(range(200), **batches)
+
+    whole, first = loader(2, epoch=2)
+    entries = [index for entry in whole for index in ([entry] if kind < 2 else entry)]
+    iterator = iter(first)
+    for _ in range(3):
+        next(iterator)
+    second = loader(1, epoch=0)[1]
+    second.load_state_dict(first.state_dict())
+    seen: list[int] = []
+    for _ in second:
+        seen += second.last.indices
+    assert seen == entries[24:]

@@ -66,13 +66,14 @@ class MixedDataset(prepared.PreparedDataset):
     def prepare(self, indices: Iterable[Any]) -> None:
         if not any(isinstance(one, prepared.PreparedDataset) for one in self.datasets):
             return
-        found: dict[int, list[int]] = {}
+        found: dict[int, tuple[Any, list[int]]] = {}  # by identity: sources may be the same dataset
         for index in indices:
             with contextlib.suppress(IndexError, TypeError):  # raised when the sample is asked for
                 number, at = self.place_of(index)
-                found.setdefault(number, []).append(at)
-        for number, places in found.items():
-            prepared.prepare(self.datasets[number], places)
+                dataset = self.datasets[number]
+                found.setdefault(id(dataset), (dataset, []))[1].append(at)
+        for dataset, places in found.values():
+            prepared.prepare(dataset, places)
 
     def __getitems__(self, indices: Iterable[Any]) -> list[Any]:
         listed = list(indices)
