@@ -292,7 +292,7 @@ if __name__ == "__main__":
         for number, (rows, indices) in enumerate(loader):
             rows.add_(1)
             assert float(rows[-1, -1]) == 8 * number + 8, (number, float(rows[-1, -1]))
-            if number == 20 and sys.argv[1:] == ["killed"]:
+            if number == 20 and sys.argv[1:2] == ["killed"]:
                 print(*(one.pid for one in loader._iterator._workers) if loader._iterator else (), flush=True)
                 os.kill(os.getpid(), signal.SIGKILL)
     assert loader.report()["device"]["registered_slots"] > 0

@@ -352,7 +352,7 @@ def test_slot_of_several_windows_is_not_registered(flawless: Simulated) -> None:
 
 @pytest.mark.parametrize("prefetch", [0, 1, 2])
 def test_batch_that_needs_what_is_registered_gets_it(flawless: Simulated, prefetch: int) -> None:
-    """Also if it is looked for ahead of time, and only the next call of next() can wait for copies."""
+    """It does so too if it is looked for ahead of time, when only the next call of next() can wait for copies."""
     dataset = Jumping(80, 10, 500_000)  # 8 MB of 8 MiB
     loader = loader_of(dataset, arena_limit=8 << 20, num_workers=1, device_prefetch=prefetch)
     for number, (rows, indices) in enumerate(loader):
@@ -749,7 +749,7 @@ from headrace.torch._device import choose
 
 assert DataLoader.__module__.endswith("_fallback"), DataLoader.__module__
 choose.resolved = lambda given: torch.device("meta")
-for options in ({}, {"num_workers": 2, "multiprocessing_context": "fork"}, {"num_workers": 1, "persistent_workers": True}):
+for options in ({}, {"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}):
     loader = DataLoader(range(8), 4, device="cuda", device_prefetch=2, **options)
     for _ in range(2):
         print([batch.device.type for batch in loader])

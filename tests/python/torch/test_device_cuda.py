@@ -164,7 +164,7 @@ def test_streams_and_the_device_are_as_before_after_a_send(fake: Fake, index: in
     assert (fake.index, fake.current) == (0, before)
 
 
-def test_copies_wait_for_all_streams_of_consumers_and_they_for_copies(fake: Fake) -> None:
+def test_copies_and_streams_of_consumers_wait_for_each_other(fake: Fake) -> None:
     device = opened(0)
     copies, side = device._streams.copies, Stream("cuda:0")
     first = fake.current[0]
@@ -196,7 +196,7 @@ def test_captured_stream_of_a_consumer_is_not_waited_for(fake: Fake) -> None:
     assert device._streams.copies.waited == [side]
 
 
-def test_capture_on_another_gpu_is_none_here(fake: Fake) -> None:
+def test_capture_on_another_gpu_does_not_count(fake: Fake) -> None:
     device = opened(1)
     fake.current[0].is_capturing = True
     assert not device.is_capturing() and fake.index == 0

@@ -27,8 +27,8 @@ _PORTABLE = 1  # cudaHostRegisterPortable: for all GPUs of this process
 _RELAXED = 2  # cudaStreamCaptureModeRelaxed
 _POLL_S = 0.0002  # how often a wait with a deadline looks
 _CAPTURED = (
-    "headrace: a CUDA graph is being captured in a stream to which a loader with device= has delivered batches; no batch "
-    "can be sent meanwhile, because the copy would become a part of the graph: capture in a stream of its own"
+    "headrace: a CUDA graph is being captured in a stream to which a loader with device= has delivered batches; no "
+    "batch can be sent meanwhile, because the copy would become a part of the graph: capture in a stream of its own"
 )
 
 
