@@ -13,7 +13,7 @@ struct hr__tar_want {
     uint32_t field; /* HR__TAR_UNWANTED: it is not wanted */
     uint32_t turn;  /* among the alternatives of that field: the lowest is taken */
 };
-enum { HR__TAR_UNWANTED = UINT32_MAX };
+#define HR__TAR_UNWANTED UINT32_MAX
 
 struct hr_tar {
     const hr_index *index;
