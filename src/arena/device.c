@@ -61,9 +61,10 @@ static int mark_registered(hr_arena *arena, uint32_t slot, uint64_t bytes, uint6
     struct hr__entry *entry = &arena->entries[slot];
     if (slot >= arena->layout.slot_count || entry->state != HR__HELD || entry->has_holes || entry->registered_bytes)
         return hr__fail(HR_E_STATE, "arena: slot %u cannot be registered now", slot);
-    uint64_t window = (uint64_t)entry->windows * arena->layout.window_bytes;
+    /* A slot of several windows is split when it is free, and others would punch the later ones. */
+    if (entry->windows > 1) return -EMLINK;
     if (arena->registered_bytes + bytes > arena->limit_bytes / REGISTERED_SHARE) return -EDQUOT;
-    extend(arena, slot, hr__min(hr__round_up(bytes, HR__COMMIT_STEP), window));
+    extend(arena, slot, hr__min(hr__round_up(bytes, HR__COMMIT_STEP), arena->layout.window_bytes));
     entry->registered_bytes = hr__min(entry->committed_bytes, hr__round_up(bytes, HR__COMMIT_STEP));
     arena->registered_bytes += entry->registered_bytes;
     *ret_bytes = entry->registered_bytes;
@@ -116,6 +117,7 @@ int hr_arena_restart(hr_arena *arena, const struct hr_arena_options *options) {
     pthread_mutex_lock(&arena->lock);
     arena->is_stopped = false;
     atomic_store(&arena->layout.header->stopped, 0);
+    arena->was_settled = false;
     hr__eventfd_drain(arena->bell_fd);
     pthread_mutex_unlock(&arena->lock);
     for (uint32_t worker = 0; worker < arena->layout.worker_count; worker++) {

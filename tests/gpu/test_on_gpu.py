@@ -7,9 +7,12 @@ import collections
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -119,10 +122,10 @@ def test_epochs_are_complete_and_memory_is_registered(prefetch: int) -> None:
 
 @pytest.mark.parametrize("stream", ["current", "side"])
 def test_no_batch_is_torn_with_slow_kernels(stream: str) -> None:
-    """Thousands of batches of one value each; kernels sleep in the stream of the consumer, or in another one."""
+    """10,000 batches of one value each in all; kernels sleep in the stream of the consumer, or in another one."""
     sleeping = torch.cuda.current_stream() if stream == "current" else torch.cuda.Stream()
     sums = []
-    loader = loader_of(Numbers(8 * 2_000, 5_000))
+    loader = loader_of(Numbers(8 * 5_000, 5_000))
     for number, (rows, indices) in enumerate(loader):
         if number % 100 == 0:
             with torch.cuda.stream(sleeping):
@@ -130,7 +133,7 @@ def test_no_batch_is_torn_with_slow_kernels(stream: str) -> None:
         sums.append((rows - indices[:, None]).abs().max())
         del rows, indices
     assert float(torch.stack(sums).max()) == 0.0
-    assert len(sums) == 2_000
+    assert len(sums) == 5_000
 
 
 def test_next_synchronizes_nothing() -> None:
@@ -260,7 +263,7 @@ def test_capture_here_raises_and_elsewhere_goes_on() -> None:
     assert errors == [] and left == list(range(16, 256, 8))
 
 
-def test_fork_after_cuda_and_killed_trainer() -> None:
+def test_fork_after_cuda() -> None:
     loader = loader_of(Numbers(), multiprocessing_context="fork")
     check(loader, 32)
     child = os.fork()
@@ -269,6 +272,54 @@ def test_fork_after_cuda_and_killed_trainer() -> None:
         os._exit(0)
     check(loader, 32)
     os.waitpid(child, 0)
+
+
+LOOP = """
+import os, signal, sys
+import torch
+from headrace.torch import DataLoader
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 400
+
+    def __getitem__(self, index):
+        return torch.full((20_000,), float(index)), index
+
+if __name__ == "__main__":
+    loader = DataLoader(Rows(), 8, num_workers=2, device="cuda")
+    for epoch in range(2):
+        for number, (rows, indices) in enumerate(loader):
+            rows.add_(1)
+            assert float(rows[-1, -1]) == 8 * number + 8, (number, float(rows[-1, -1]))
+            if number == 20 and sys.argv[1:2] == ["killed"]:
+                print(*(one.pid for one in loader._iterator._workers) if loader._iterator else (), flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+    assert loader.report()["device"]["registered_slots"] > 0
+    print("done")
+"""
+
+
+def test_killed_trainer_leaves_no_worker(tmp_path: Path) -> None:
+    path = tmp_path / "loop.py"
+    path.write_text(LOOP.replace("num_workers=2", "num_workers=2, persistent_workers=True"))
+    done = subprocess.run([sys.executable, path, "killed"], capture_output=True, text=True, timeout=50)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    pids = [int(one) for one in done.stdout.split()]
+    assert len(pids) == 2
+    end = time.monotonic() + 20
+    while any(os.path.exists(f"/proc/{pid}") for pid in pids) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+def test_sanitizer_of_torch_finds_no_race(tmp_path: Path) -> None:
+    path = tmp_path / "loop.py"
+    path.write_text(LOOP)
+    environment = {**os.environ, "TORCH_CUDA_SANITIZER": "1"}
+    done = subprocess.run([sys.executable, path], env=environment, capture_output=True, text=True, timeout=55)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr[-3000:]
+    assert "data race" not in done.stderr
 
 
 def test_compiled_step_takes_batches() -> None:

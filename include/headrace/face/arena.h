@@ -49,7 +49,7 @@ HR_API void hr_delivery_send(struct hr_delivery *delivery);
 
 /* Marks at least the first `bytes` bytes of a slot as registered, before the device is called. The slot belongs to a
  * delivery, and is not marked. `has_grown`: with a quarter more, because batches grow. -EDQUOT: more than a fourth
- * of the arena's limit would be registered; HR_E_STATE. */
+ * of the arena's limit would be registered; -EMLINK: the slot has several windows; HR_E_STATE. */
 HR_API int hr_arena_register(hr_arena *arena, uint32_t slot, uint64_t bytes, int has_grown, void **ret_address,
                              uint64_t *ret_bytes);
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -58,3 +59,12 @@ def test_lightning_moves_nothing(device: Simulated) -> None:
     functions = pytest.importorskip("lightning_fabric.utilities.apply_func")
     batch = first_batch()
     assert addresses(functions.move_data_to_device(batch, torch.device("cpu"))) == addresses(batch)
+
+
+def test_trainer_moves_nothing(device: Simulated) -> None:
+    transformers = pytest.importorskip("transformers")
+    trainer: Any = transformers.Trainer.__new__(transformers.Trainer)
+    trainer.args = types.SimpleNamespace(device=torch.device("cpu"))
+    trainer.is_deepspeed_enabled = False
+    batch = first_batch()
+    assert addresses(trainer._prepare_input(batch)) == addresses(batch)

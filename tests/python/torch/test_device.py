@@ -8,8 +8,10 @@ import gc
 import itertools
 import os
 import pickle
+import resource
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +24,7 @@ from headrace.torch import _sending
 from headrace.torch._device import choose, sender
 from interruptions import Interrupter
 from loaders import ENGINE, Headrace, needs_failpoints
-from processes import until
+from processes import run, until
 from simulated_device import OutOfMemory, Simulated
 
 if not ENGINE:
@@ -311,6 +313,54 @@ def test_larger_batches_take_memory_of_registered_slots(flawless: Simulated) -> 
             assert rows[:, -1].tolist() == indices.tolist() == list(range(4 * number, 4 * number + 4))
 
 
+class Alternating(Wide):
+    """Batches of 0.3 MB, and for a while some of 3 MB."""
+
+    def __getitem__(self, index: int) -> Any:
+        is_large = index // 4 % 3 == 2 and index < 200
+        return torch.full((200_000 if is_large else self.wide,), float(index)), index
+
+
+class Jumping(Wide):
+    """Batches of one size, and then one that needs nearly all memory."""
+
+    def __init__(self, rows: int, jump: int, most: int) -> None:
+        super().__init__(rows)
+        self.jump, self.most = jump, most
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((self.most if index // 4 == self.jump else self.wide,), float(index)), index
+
+
+def test_slot_of_several_windows_is_not_registered(flawless: Simulated) -> None:
+    """With a limit on the sizes of files a larger batch takes a run of slots. When it is free, each of them is a slot
+    of its own, whose memory is released without a look at the others."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    loader = loader_of(Alternating(400), num_workers=1)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (24 << 20, before[1]))
+    try:
+        iterator = iter(loader)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    number = -1
+    for number, (rows, indices) in enumerate(iterator):
+        assert rows[:, -1].tolist() == indices.tolist() == list(range(4 * number, 4 * number + 4))
+    report = loader.report()
+    assert number == 99 and report["window_bytes"] < 3_000_000 and not report["device"]["is_full"]
+    assert flawless.registered and max(flawless.registered.values()) <= report["window_bytes"]
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 2])
+def test_batch_that_needs_what_is_registered_gets_it(flawless: Simulated, prefetch: int) -> None:
+    """It does so too if it is looked for ahead of time, when only the next call of next() can wait for copies."""
+    dataset = Jumping(80, 10, 500_000)  # 8 MB of 8 MiB
+    loader = loader_of(dataset, arena_limit=8 << 20, num_workers=1, device_prefetch=prefetch)
+    for number, (rows, indices) in enumerate(loader):
+        assert rows[:, -1].tolist() == indices.tolist() == list(range(4 * number, 4 * number + 4))
+        time.sleep(0.05)  # the worker asks for memory meanwhile
+    assert number == 19
+
+
 # ---- faults that the device would not report ----
 
 
@@ -498,6 +548,27 @@ def test_device_that_loses_events_ends_by_a_deadline(device: Simulated) -> None:
         assert "memfd:headrace" in maps.read()  # what may still be read stays mapped
 
 
+@pytest.mark.parametrize("call", ["query", "synchronize", "unregister", "record"])
+def test_end_of_a_broken_device_is_quiet(device: Simulated, call: str) -> None:
+    """After an illegal access of a kernel, each call of CUDA raises. The workers end, and what was registered stays."""
+    loader = loader_of(Wide(), shutdown_timeout=2.0)
+    iterator = iter(loader)
+    for _ in range(12):
+        next(iterator)
+
+    def fails(*_: Any) -> Any:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    setattr(device, call, fails)
+    workers = list(iterator._workers)
+    iterator._shutdown_workers()
+    assert not any(one.is_alive() for one in workers)
+    del iterator, loader
+    gc.collect()
+    device.look()
+    assert device.faults == []
+
+
 # ---- the consumer ----
 
 
@@ -665,6 +736,36 @@ def test_torchs_iterators_move_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = loader_of(Wide(), persistent_workers=True)
     for _ in range(2):
         assert {one.device.type for batch in loader for one in batch} == {"meta"}
+
+
+FALLBACK = """
+import warnings
+
+import torch
+
+warnings.simplefilter("ignore")
+from headrace.torch import DataLoader
+from headrace.torch._device import choose
+
+assert DataLoader.__module__.endswith("_fallback"), DataLoader.__module__
+choose.resolved = lambda given: torch.device("meta")
+for options in ({}, {"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}):
+    loader = DataLoader(range(8), 4, device="cuda", device_prefetch=2, **options)
+    for _ in range(2):
+        print([batch.device.type for batch in loader])
+loader = DataLoader(range(8), 4, device="cpu")
+print([batch.device.type for batch in loader])
+try:
+    DataLoader(range(8), device="mps")
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_torchs_loader_moves_batches_if_the_engine_is_off(tmp_path: Any) -> None:
+    lines = run(tmp_path, FALLBACK, HEADRACE_DISABLE="1").splitlines()
+    assert lines[:7] == ["['meta', 'meta']"] * 6 + ["['cpu', 'cpu']"]
+    assert "does not copy batches to mps" in lines[7]
 
 
 def test_pin_memory_is_ignored_with_device(flawless: Simulated, pinned: dict[int, str]) -> None:

@@ -537,8 +537,8 @@ static PyMethodDef loader_methods[] = {
      "has, "
      "how many of the slot are registered, and how often something was received in it. None: it is a private copy."},
     {"register_slot", sending_register, METH_VARARGS,
-     "register_slot(slot, size, has_grown) -> (address, size) | None\n\nMarks memory as registered: see "
-     "hr_arena_register. None: as much is registered as may be."},
+     "register_slot(slot, size, has_grown) -> (address, size) | None | False\n\nMarks memory as registered: see "
+     "hr_arena_register. None: as much is registered as may be. False: not this slot."},
     {"unregister_slot", sending_unregister, METH_O, "unregister_slot(slot)\n\nEnds that."},
     {"detach", loader_detach, METH_NOARGS,
      "detach() -> arena\n\nCloses the loader, and returns its memory for the next one. All workers have ended."},

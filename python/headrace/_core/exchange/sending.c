@@ -58,6 +58,7 @@ PyObject *sending_register(PyObject *self, PyObject *arguments) {
     if (!loader || !PyArg_ParseTuple(arguments, "IKp:register_slot", &slot, &bytes, &has_grown)) return NULL;
     int r = hr_arena_register(hr_loader_arena(loader), slot, bytes, has_grown, &address, &registered);
     if (r == -EDQUOT) Py_RETURN_NONE;
+    if (r == -EMLINK) Py_RETURN_FALSE;
     if (r < 0) return core_raise(r);
     return Py_BuildValue("KK", (unsigned long long)(uintptr_t)address, (unsigned long long)registered);
 }

@@ -137,6 +137,7 @@ class Engine:
         self._core = _core.Loader(workers, prefetch_factor, in_order, limit_bytes, arena)
         self._core.show(show)  # before the workers start
         self._sender = sender
+        self._needs_memory = False  # next_if_ready was told so: copies hold memory, or it is registered
         if sender is not None:
             sender.use(self._core)
         self._prefetch_factor = prefetch_factor
@@ -262,6 +263,9 @@ class Engine:
         if not self._has_begun:
             raise RuntimeError("headrace: this epoch could not be started; start a new loop over the loader")
         self.submit_owed(client)
+        if self._needs_memory and self._sender is not None:
+            self._sender.settle(True)
+            self._needs_memory = False
         while not self._is_over:
             status = self._wait(client, self._core.wait, timeout)
             if status is None:
@@ -302,7 +306,10 @@ class Engine:
         while self._has_begun and not self._is_over:
             try:
                 status = self._core.wait(0.0)
-            except (TimeoutError, _core.WorkerDied, _core.Unsettled):
+            except (TimeoutError, _core.WorkerDied):
+                return None
+            except _core.Unsettled as unsettled:  # it is said once; next waits
+                self._needs_memory = self._needs_memory or unsettled.args[0]
                 return None
             if status != _core.STATUS_END:
                 return status

@@ -26,6 +26,10 @@ from headrace import _core
 _PORTABLE = 1  # cudaHostRegisterPortable: for all GPUs of this process
 _RELAXED = 2  # cudaStreamCaptureModeRelaxed
 _POLL_S = 0.0002  # how often a wait with a deadline looks
+_CAPTURED = (
+    "headrace: a CUDA graph is being captured in a stream to which a loader with device= has delivered batches; no "
+    "batch can be sent meanwhile, because the copy would become a part of the graph: capture in a stream of its own"
+)
 
 
 class _Streams:
@@ -71,6 +75,7 @@ class Cuda:
         self._device = device
         self._index = device.index
         self._streams = _streams_of(device.index, os.getpid())
+        self._current: Any = None  # the stream of the consumer who calls next()
         self._cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         self._runtime = _runtime() if self._cudart is not None else None
 
@@ -105,6 +110,7 @@ class Cuda:
         before = [torch.cuda.current_stream()]
         if before[0].device_index != self._index:  # set_stream changes the device too
             before.insert(0, torch.cuda.current_stream(self._index))
+        self._current = before[0]
         copies = self._streams.copies
 
         def in_stream() -> Any:
@@ -138,6 +144,8 @@ class Cuda:
         streams = self._streams
         if event is None:
             for stream in list(streams.consumers.values()):
+                if self._is_captured(stream):
+                    raise RuntimeError(_CAPTURED)
                 streams.copies.wait_stream(stream)
             return
         current = torch.cuda.current_stream(self._index)
@@ -163,6 +171,13 @@ class Cuda:
         if torch.cuda.current_device() == self._index:
             return torch.cuda.is_current_stream_capturing()
         with torch.cuda.device(self._device):
+            return torch.cuda.is_current_stream_capturing()
+
+    def _is_captured(self, stream: Any) -> bool:
+        """Returns True if another thread captures a graph in a stream. is_capturing has looked at the current one."""
+        if self._current is not None and stream.cuda_stream == self._current.cuda_stream:
+            return False
+        with torch.cuda.stream(stream):
             return torch.cuda.is_current_stream_capturing()
 
     @contextmanager

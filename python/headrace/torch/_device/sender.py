@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from headrace import _core
+from headrace._loader.start import signals
 from headrace.torch._device import groups, move
 from headrace.torch._device.interface import Device
 
@@ -61,11 +62,15 @@ class Registrations:
         self.seconds = 0.0
 
     def add(self, core: _core.Loader, slot: int, size: int, has_grown: bool) -> bool:
-        """Registers a slot. Returns False if it is copied plainly."""
+        """Registers a slot. Returns False if it is copied plainly. No handler of a signal raises between its steps:
+        memory that counts as registered and is not could not be unregistered, and would stay mapped."""
+        return signals.without_signals(lambda: self._add(core, slot, size, has_grown))
+
+    def _add(self, core: _core.Loader, slot: int, size: int, has_grown: bool) -> bool:
         begin = time.perf_counter()
         place = core.register_slot(slot, size, has_grown)
-        if place is None:
-            self.is_full = True
+        if not place:
+            self.is_full = place is None
             return False
         self.slots[slot] = place  # first: an exception of the device leaves it marked, and so mapped
         refusal = self.device.register(*place)
@@ -78,6 +83,9 @@ class Registrations:
 
     def remove(self, slot: int, core: Any = None, arena: Any = None) -> None:
         """Unregisters a slot. If that fails, it stays marked, and so mapped for the life of the process."""
+        signals.without_signals(lambda: self._remove(slot, core, arena))
+
+    def _remove(self, slot: int, core: Any, arena: Any) -> None:
         address, _ = self.slots.pop(slot)
         self.stuck.add(slot)
         if self.device.unregister(address) is not None:
@@ -89,8 +97,12 @@ class Registrations:
             _core.unregister_kept(arena, slot)
 
     def remove_all(self, core: Any = None, arena: Any = None) -> None:
+        """Unregisters all slots at the end. A device that fails has nothing to say any more: its slots stay mapped."""
         for slot in list(self.slots):
-            self.remove(slot, core, arena)
+            try:
+                self.remove(slot, core, arena)
+            except Exception:
+                return
 
 
 class KeptArena:
@@ -290,7 +302,12 @@ class Sender:
         return True
 
     def _end_in_time(self, one: _Copy, deadline: float) -> bool:
-        return self._device.synchronize(one.event, max(0.0, deadline - time.monotonic()))
+        """Returns False, too, if the device fails. After an illegal access each call of CUDA raises, and the consumer
+        has the exception already."""
+        try:
+            return self._device.synchronize(one.event, max(0.0, deadline - time.monotonic()))
+        except Exception:
+            return False
 
     def report(self) -> dict[str, Any]:
         """Returns report()["device"]."""
