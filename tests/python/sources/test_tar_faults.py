@@ -11,6 +11,7 @@ import pathlib
 import pickle
 import random
 import resource
+import shutil
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -243,6 +244,33 @@ def test_index_of_another_file_gives_an_error(tmp_path: pathlib.Path, monkeypatc
     found = sources.Tar(path)
     with pytest.raises(OSError, match=WRONG):
         list(found)
+
+
+@pytest.mark.parametrize("kind", ["Tar", "Lines"])
+def test_wrong_saved_index_is_gone_once_deleted(tmp_path: pathlib.Path, kind: str) -> None:
+    """Not only from next to its file: the index in the cache was made of it."""
+    path, other = str(tmp_path / "a"), str(tmp_path / "b")
+    for one, text in ((path, b"one"), (other, b"two")):
+        write_bytes(pathlib.Path(one), member(text + b".txt", text), END) if kind == "Tar" else write_bytes(
+            pathlib.Path(one), text
+        )
+        os.utime(one, ns=(5, 5))
+    _index.save_index(_core.INDEX_TAR if kind == "Tar" else _core.INDEX_LINES, other)
+    os.replace(other + ".hri", path + ".hri")
+    with pytest.raises(OSError, match="index"):
+        getattr(sources, kind)(path)[0]
+    os.unlink(path + ".hri")
+    found = getattr(sources, kind)(path)[0]
+    assert (found["txt"] if kind == "Tar" else found) == "one"
+
+
+def test_pickle_stays_right_when_an_index_is_saved(tmp_path: pathlib.Path) -> None:
+    """An index of a copy of the file, which has another inode, comes while the source is in use."""
+    path = write_samples(tmp_path / "a.tar", 3)
+    found = sources.Tar(path)
+    copy = str(shutil.copy2(path, tmp_path / "copy.tar"))
+    os.replace(save_index(copy), path + ".hri")
+    assert [*pickle.loads(pickle.dumps(found))] == [*found]
 
 
 @pytest.mark.parametrize("size", [0, 1, 119, 200, 5000])
