@@ -102,8 +102,9 @@ def _obtain(kind: int, paths: tuple[str, ...], name: str, keep: str) -> Any:
     except (OSError, MemoryError, RuntimeError, ImportError) as error:
         if failed:
             raise
+        made = _make_here(kind, paths)  # raises if it is the files that cannot be read
         _warn_without_cache(name, error)
-    return _make_here(kind, paths)
+        return made
 
 
 def _make_here(kind: int, paths: tuple[str, ...]) -> bytes:

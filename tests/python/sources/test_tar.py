@@ -127,6 +127,20 @@ def test_joined_files_end_where_webdatasets_end(tmp_path: pathlib.Path) -> None:
         assert len(assert_same(path)) == 3
 
 
+def test_members_beyond_four_gigabytes(tmp_path: pathlib.Path) -> None:
+    """The file is sparse: it takes no room on the disk."""
+    size = 9 << 30
+    path = tmp_path / "a.tar"
+    write_bytes(path, tar_files.header(b"0.bin", tar_files.base256(size)))
+    with path.open("r+b") as file:
+        file.seek(512 + size)
+        file.write(member(b"0.cls", b"3") + member(b"1.cls", b"4") + END)
+    found = sources.Tar(path, fields="cls")
+    assert [*found] == [(3,), (4,)]
+    assert found.report()["bytes"] == size + 2
+    assert f"cls (1 bytes) at {size + 512:,}" in found.where(0)
+
+
 def test_repeated_key_is_a_new_sample_and_counted(tmp_path: pathlib.Path) -> None:
     path = write_tar(tmp_path / "a.tar", [("1.a", b"1"), ("2.a", b"2"), ("1.b", b"3"), ("2.b", b"4"), ("3.b", b"5")])
     found = assert_same(path)
