@@ -27,7 +27,7 @@ extern "C" {
 typedef struct hr_index hr_index;
 typedef struct hr_indexing hr_indexing; /* files that threads are reading */
 
-/* What an index is about: the members of tar files, or the lines of text files. */
+/* The kinds of indexes: of the members of tar files, or of the lines of text files. */
 enum hr_index_kind { HR_INDEX_TAR = 1, HR_INDEX_LINES = 2 };
 
 /* Why the entries of a file end before its end. The entries before that place are good. */
