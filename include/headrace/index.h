@@ -27,7 +27,7 @@ extern "C" {
 typedef struct hr_index hr_index;
 typedef struct hr_indexing hr_indexing; /* files that threads are reading */
 
-/* The kinds of an index: members of tar files, or lines of text files. */
+/* The kinds of indexes: of the members of tar files, or of the lines of text files. */
 enum hr_index_kind { HR_INDEX_TAR = 1, HR_INDEX_LINES = 2 };
 
 /* Why the entries of a file end before its end. The entries before that place are good. */
@@ -129,8 +129,9 @@ HR_API const char *hr_index_name(const hr_index *index, uint64_t number, uint64_
  * the new one, also if the machine stops. -EINVAL: the index has several files. Negative errno with a message. */
 HR_API int hr_index_save(const hr_index *index, const char *path);
 /* Reads PATH.hri. -ENOENT: it does not exist. -ESTALE: the file PATH has another size or time than when it was made
- * (the inode may differ, because copies of a folder have others). -EINVAL, HR_E_VERSION: see hr_index_open. Owned by
- * the caller. */
+ * (the inode may differ, because copies of a folder have others; the index that is returned has that of PATH). -EINVAL,
+ * HR_E_VERSION: see hr_index_open; -EINVAL also if it has more bytes than an index of PATH can have. Owned by the
+ * caller. */
 HR_API int hr_index_load(enum hr_index_kind kind, const char *path, hr_index **ret_index);
 
 #ifdef __cplusplus

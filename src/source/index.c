@@ -88,6 +88,11 @@ void hr__index_seal(hr_index *index) {
 
 /* ---- checking ---- */
 
+/* Each line is a sample; members of tar files are put together to samples. */
+static bool has_right_samples(const struct hr__index_head *head) {
+    return head->kind == HR_INDEX_LINES ? head->start_count == 0 : head->start_count > 0 || head->entry_count == 0;
+}
+
 static int damaged(const char *what) {
     return hr__fail(-EINVAL, "source: an index is damaged: %s. Delete it, and it is made again", what);
 }
@@ -103,6 +108,7 @@ static int check_head(const struct hr__index_head *head, uint64_t bytes, enum hr
                         head->kind, (int)kind);
     if (!find_parts(head, ret_parts) || ret_parts->end != head->bytes || head->bytes != bytes)
         return damaged("its size is not that of its parts");
+    if (!has_right_samples(head)) return damaged("its samples are not those of its kind");
     return 0;
 }
 

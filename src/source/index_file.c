@@ -50,10 +50,21 @@ int hr_index_save(const hr_index *index, const char *path) {
 
 /* ---- reading ---- */
 
-static int read_block(int fd, hr_index **ret_index, enum hr_index_kind kind) {
+/* Says whether a file of `file_bytes` bytes can have an index of `bytes` bytes: of lines it takes the most, with an
+ * entry for a byte and its line feed. */
+static bool may_have(uint64_t file_bytes, uint64_t bytes) {
+    enum { LINE_BYTES_LEAST = 2, FIXED_BYTES = 512 };
+    return bytes <= FIXED_BYTES || (bytes - FIXED_BYTES) / sizeof(struct hr__entry) <= file_bytes / LINE_BYTES_LEAST;
+}
+
+static int read_block(int fd, uint64_t file_bytes, hr_index **ret_index, enum hr_index_kind kind) {
     uint64_t bytes = 0;
     int r = hr__memory_bytes(fd, &bytes);
     if (r < 0) return hr__fail(r, "source: cannot look at an index: %s", hr_error_text(r));
+    if (!may_have(file_bytes, bytes))
+        return hr__fail(-EINVAL,
+                        "source: an index is damaged: it has %" PRIu64 " bytes, more than a file of %" PRIu64 " needs",
+                        bytes, file_bytes);
     void *block = hr__realloc(NULL, bytes + 1);
     if (!block) return hr__fail(-ENOMEM, "source: no memory to read an index of %" PRIu64 " bytes", bytes);
     r = hr__read_at(fd, 0, block, bytes);
@@ -68,31 +79,40 @@ static int read_block(int fd, hr_index **ret_index, enum hr_index_kind kind) {
     return r;
 }
 
-/* Compares an index with its file. */
-static int check_file(const hr_index *index, const char *path) {
-    struct hr__file_info now;
-    const struct hr_index_file *file = index->files;
+static int look_at(const char *path, struct hr__file_info *ret_info) {
     int fd = -1;
-    if (index->head->file_count != 1) return hr__fail(-EINVAL, "source: an index is not that of one file");
     int r = hr__file_open(path, &fd);
-    if (r == 0) r = hr__file_look_fd(fd, &now);
+    if (r == 0) r = hr__file_look_fd(fd, ret_info);
     hr__close(&fd);
-    if (r < 0) return hr__fail(r, "source: cannot open %s: %s", path, hr_error_text(r));
-    if (file->bytes == now.bytes && file->changed_ns == now.changed_ns) return 0;
-    return hr__fail(-ESTALE,
-                    "source: an index is older than its file: it was made of %" PRIu64 " bytes, and %s now has %" PRIu64
-                    " or another time",
-                    file->bytes, path, now.bytes);
+    return r < 0 ? hr__fail(r, "source: cannot open %s: %s", path, hr_error_text(r)) : 0;
+}
+
+/* Compares an index with its file, whose inode it gets: so an index is the same bytes, whether it was made or saved. */
+static int take_file(hr_index *index, const char *path, const struct hr__file_info *now) {
+    struct hr_index_file *file = (void *)((struct hr__index_head *)index->owned + 1);
+    if (index->head->file_count != 1) return hr__fail(-EINVAL, "source: an index is not that of one file");
+    if (file->bytes != now->bytes || file->changed_ns != now->changed_ns)
+        return hr__fail(-ESTALE,
+                        "source: an index is older than its file: it was made of %" PRIu64
+                        " bytes, and %s now has %" PRIu64 " or another time",
+                        file->bytes, path, now->bytes);
+    if (file->inode != now->inode) {
+        file->inode = now->inode;
+        hr__index_seal(index);
+    }
+    return 0;
 }
 
 static int load(enum hr_index_kind kind, const char *path, const char *name, hr_index **ret_index) {
+    struct hr__file_info now;
     hr_index *index = NULL;
     int fd = -1;
     int r = hr__file_open(name, &fd);
     if (r < 0) return hr__fail(r, "source: cannot open %s: %s", name, hr_error_text(r));
-    r = read_block(fd, &index, kind);
+    r = look_at(path, &now);
+    if (r == 0) r = read_block(fd, now.bytes, &index, kind);
     hr__close(&fd);
-    if (r == 0) r = check_file(index, path);
+    if (r == 0) r = take_file(index, path, &now);
     if (r == 0)
         *ret_index = index;
     else

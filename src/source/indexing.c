@@ -15,10 +15,9 @@ enum { THREADS_MOST = 32, OPEN_SHARE = 8, TEXT_BYTES = 1024 };
 /* A new kind is a line here. */
 static const struct kind {
     hr__scanner scan;
-    bool has_starts; /* a sample may have several entries */
 } kinds[] = {
-    [HR_INDEX_TAR] = {hr__tar_scan, true},
-    [HR_INDEX_LINES] = {hr__lines_scan, false},
+    [HR_INDEX_TAR] = {hr__tar_scan},
+    [HR_INDEX_LINES] = {hr__lines_scan},
 };
 
 /* A file, and what is known of it. */
@@ -53,10 +52,6 @@ static void copy_text(char *to) {
 /* Takes the index next to a file. Returns false if there is no such index, or it cannot be used. */
 static bool take_saved(hr_indexing *indexing, struct job *job) {
     int r = hr_index_load(indexing->kind, job->path, &job->saved);
-    if (r == 0 && kinds[indexing->kind].has_starts && job->saved->head->entry_count && !job->saved->starts) {
-        job->saved = hr_index_close(job->saved);
-        r = hr__fail(-EINVAL, "source: the index next to %s has no samples", job->path);
-    }
     if (r == 0) {
         atomic_fetch_add(&indexing->saved_count, 1);
         return true;

@@ -102,8 +102,9 @@ def _obtain(kind: int, paths: tuple[str, ...], name: str, keep: str) -> Any:
     except (OSError, MemoryError, RuntimeError, ImportError) as error:
         if failed:
             raise
+        made = _make_here(kind, paths)  # raises if it is the files that cannot be read
         _warn_without_cache(name, error)
-    return _make_here(kind, paths)
+        return made
 
 
 def _make_here(kind: int, paths: tuple[str, ...]) -> bytes:
@@ -127,7 +128,14 @@ def _cached(kind: int, paths: tuple[str, ...], keep: str, failed: list[BaseExcep
 
     digest = hashlib.sha256(json.dumps(paths).encode()).hexdigest()[:16]
     name = f"index-{_KINDS[kind]}-{_as_name(os.path.basename(paths[0]))}-{digest}"
-    return cache(name, build, version=_core.INDEX_VERSION, sources=sorted(set(paths)), keep=keep)
+    return cache(name, build, version=_core.INDEX_VERSION, sources=_made_from(paths), keep=keep)
+
+
+def _made_from(paths: tuple[str, ...]) -> list[str]:
+    """Returns the files that an index is made from, and those next to them: if a saved index comes, changes or is
+    deleted, the index in the cache is made again."""
+    saved = (f"{path}.hri" for path in paths)
+    return sorted({*paths, *(path for path in saved if os.path.exists(path))})
 
 
 def _as_name(text: str) -> str:

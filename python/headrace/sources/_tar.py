@@ -30,7 +30,8 @@ class Tar(Source, PreparedDataset):
     fields: a sample is a tuple of these; "jpg;png" is the first of the two that the sample has, "__key__" is its key.
         None: a sample is a dict of all its members, with "__key__".
     decode: "auto" decodes by the last part of the field: images (jpg, png, ...) to RGB by headrace.images, cls and id
-        to int, txt to str, json, and npy. None: bytes. A dict of functions of the bytes by field is used first.
+        to int, txt to str, json, and npy. None: bytes. A dict of functions of the bytes by field ("png", or "jpg;png"
+        for both) is used first.
     transform: a function of the sample, or a dict of functions, one for each field.
     missing: "error" or "skip": samples that lack one of the fields.
     damaged: "error" or "skip": files that are damaged, of which "skip" takes the samples before the damage, and samples
@@ -96,6 +97,10 @@ class Tar(Source, PreparedDataset):
         return plan
 
     def _warn(self) -> None:
+        named = self._transform if isinstance(self._transform, dict) and self._fields is None else {}
+        unknown = [name for name in named if name not in self._tar.names]
+        if unknown and self._samples:
+            warn_user(f"headrace: sources.{_NAME}: transform has functions for {unknown}, which no sample has")
         for text in describe_skipped(self._files):
             warn_user(f"headrace: sources.{_NAME}: {text}")
         if self._lacking or self._repeated:
@@ -228,6 +233,8 @@ def _check_transform(transform: Any, fields: tuple[str, ...] | None) -> Any:
     if not isinstance(transform, Mapping):
         raise TypeError(f"{_NAME}: transform should be a function, or a dict of them by field, but got {transform!r}")
     found = {str(name).lower(): function for name, function in transform.items()}
+    if fields is None:
+        found = {one: function for name, function in found.items() for one in name.split(";")}
     for name, function in found.items():
         if not callable(function) or (fields is not None and name not in fields):
             raise ValueError(

@@ -51,7 +51,7 @@ class Decoders:
         for field, function in own.items():
             if not isinstance(field, str) or not callable(function):
                 raise TypeError(f"Tar: decode should have functions by field, but has {field!r}: {function!r}")
-        self._own = {field.lower(): function for field, function in own.items()}
+        self._own = {one: function for field, function in own.items() for one in field.lower().split(";")}
         self._auto = {} if decode is None else _AUTO
 
     def find(self, field: str) -> Decoder | None:

@@ -28,7 +28,7 @@ static inline unsigned char *add_head(struct tar *tar, const char *name, char ty
     memset(head, 0, BLOCK);
     snprintf((char *)head, 100, "%s", name);
     snprintf((char *)head + 100, 8, "%07o", 0644u);
-    snprintf((char *)head + 124, 12, "%011zo", bytes);
+    snprintf((char *)head + 124, 12, "%011o", (unsigned)bytes);
     memcpy(head + 257, "ustar\00000", 8);
     head[156] = (unsigned char)type;
     put_sum(head);

@@ -83,6 +83,60 @@ static void a_changed_byte_is_found(void **state) {
     hr_index_close(index);
 }
 
+/* Its block can be changed by a test. */
+static struct hr__index_head *head_of(hr_index *index) {
+    return index->owned;
+}
+
+static void the_samples_of_an_index_are_those_of_its_kind(void **state) {
+    struct hr__index_head sizes = {.kind = HR_INDEX_TAR, .file_count = 1, .entry_count = 1};
+    hr_index *index, *again;
+    (void)state;
+    put_tar("a.tar", two_samples());
+    must(index_one("a.tar", false, &index));
+    head_of(index)->kind = HR_INDEX_LINES;
+    hr__index_seal(index);
+    assert_refused(hr_index_open(index->head, index->head->bytes, HR_INDEX_LINES, true, &again), -EINVAL, "samples");
+    hr_index_close(index);
+    must(hr__index_new(&sizes, &index));
+    memset((unsigned char *)index->owned + sizeof sizes, 0, (size_t)index->head->bytes - sizeof sizes);
+    struct hr_index_file *file = (void *)(head_of(index) + 1);
+    file->entry_count = 1;
+    file->sample_count = 1;
+    assert_refused(hr_index_open(index->head, index->head->bytes, HR_INDEX_TAR, false, &again), -EINVAL, "samples");
+    hr_index_close(index);
+}
+
+static void a_saved_index_that_is_too_large_is_not_read(void **state) {
+    hr_index *index;
+    (void)state;
+    put_tar("a.tar", two_samples());
+    must(index_one("a.tar", false, &index));
+    must(hr_index_save(index, path_of("a.tar")));
+    hr_index_close(index);
+    check(truncate(path_of("a.tar.hri"), INT64_C(1) << 40) == 0);
+    assert_refused(hr_index_load(HR_INDEX_TAR, path_of("a.tar"), &index), -EINVAL, "more than");
+}
+
+/* So that all processes have the same block, whether they have read the file or a saved index. */
+static void a_loaded_index_has_the_inode_of_its_file(void **state) {
+    hr_index *index, *loaded;
+    (void)state;
+    put_tar("a.tar", two_samples());
+    must(index_one("a.tar", false, &index));
+    struct hr_index_file *file = (void *)(head_of(index) + 1);
+    uint64_t inode = file->inode++;
+    hr__index_seal(index);
+    must(hr_index_save(index, path_of("a.tar")));
+    must(hr_index_load(HR_INDEX_TAR, path_of("a.tar"), &loaded));
+    file->inode = inode;
+    hr__index_seal(index);
+    check(loaded->head->bytes == index->head->bytes);
+    assert_memory_equal(loaded->head, index->head, index->head->bytes);
+    hr_index_close(loaded);
+    hr_index_close(index);
+}
+
 static void a_saved_index_is_used_while_its_file_is_the_same(void **state) {
     struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = 1000}};
     hr_index *index, *loaded;
@@ -152,6 +206,9 @@ int main(void) {
         T(an_index_is_one_block_of_bytes),
         T(several_files_are_one_index),
         T(a_changed_byte_is_found),
+        T(the_samples_of_an_index_are_those_of_its_kind),
+        T(a_saved_index_that_is_too_large_is_not_read),
+        T(a_loaded_index_has_the_inode_of_its_file),
         T(a_saved_index_is_used_while_its_file_is_the_same),
         T(a_saved_index_spares_reading_the_file),
         T(a_file_that_cannot_be_read_is_an_error),

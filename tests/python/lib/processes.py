@@ -37,6 +37,11 @@ def _stat(pid: int) -> list[str]:
     return text[text.rindex(")") + 2 :].split()
 
 
+def is_stopped(pid: int) -> bool:
+    """Returns True if a signal such as SIGSTOP has stopped a process."""
+    return _stat(pid)[:1] == ["T"]
+
+
 def alive(pid: int) -> bool:
     """Returns True if a process runs (a zombie does not)."""
     stat = _stat(pid)

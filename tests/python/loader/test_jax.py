@@ -6,11 +6,14 @@ In a process of its own: jax starts threads, and later tests fork this one.
 
 from __future__ import annotations
 
+import io
 import pathlib
 from importlib.util import find_spec
 
+import numpy as np
 import pytest
 from processes import run, run_python
+from tar_files import write_tar
 
 pytestmark = pytest.mark.skipif(find_spec("jax") is None, reason="jax is not installed: make test-jax runs this")
 
@@ -73,6 +76,44 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("way", ["from_dlpack", "asarray", "device_put"])
 def test_jax_arrays_keep_their_values_while_later_batches_come(tmp_path: pathlib.Path, way: str) -> None:
     assert run(tmp_path, SCRIPT.replace("WAY", repr(way)), JAX_PLATFORMS="cpu") == "right\n"
+
+
+TAR = """
+import sys
+
+import headrace
+import numpy as np
+from headrace import sources
+
+
+def main():
+    import jax
+
+    tar = sources.Tar("tar.tar", fields=("npy", "cls"))
+    loader = headrace.Loader(tar, 4, num_workers=2, multiprocessing_context="spawn", persistent_workers=True)
+    double = jax.jit(lambda images: 2 * images)
+    for epoch in range(2):
+        found = [(double(jax.dlpack.from_dlpack(images)), jax.numpy.asarray(labels)) for images, labels in loader]
+        assert [np.asarray(labels).tolist() for _, labels in found] == [[*range(i, i + 4)] for i in range(0, 40, 4)]
+        for images, labels in found:
+            wanted = np.broadcast_to(2.0 * np.asarray(labels)[:, None], (4, 100))
+            np.testing.assert_array_equal(np.asarray(images), wanted)
+    print("right")
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_jax_gets_samples_of_tar_files(tmp_path: pathlib.Path) -> None:
+    members = []
+    for number in range(40):
+        array = io.BytesIO()
+        np.save(array, np.full(100, number, np.float32))
+        members += [(f"{number:02d}.npy", array.getvalue()), (f"{number:02d}.cls", b"%d" % number)]
+    path = write_tar(tmp_path / "a.tar", members)
+    assert run(tmp_path, TAR.replace('"tar.tar"', repr(path)), JAX_PLATFORMS="cpu") == "right\n"
 
 
 def test_example_of_jax_learns(tmp_path: pathlib.Path) -> None:

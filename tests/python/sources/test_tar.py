@@ -127,6 +127,20 @@ def test_joined_files_end_where_webdatasets_end(tmp_path: pathlib.Path) -> None:
         assert len(assert_same(path)) == 3
 
 
+def test_members_beyond_four_gigabytes(tmp_path: pathlib.Path) -> None:
+    """The file is sparse: it takes no room on the disk."""
+    size = 9 << 30
+    path = tmp_path / "a.tar"
+    write_bytes(path, tar_files.header(b"0.bin", tar_files.base256(size)))
+    with path.open("r+b") as file:
+        file.seek(512 + size)
+        file.write(member(b"0.cls", b"3") + member(b"1.cls", b"4") + END)
+    found = sources.Tar(path, fields="cls")
+    assert [*found] == [(3,), (4,)]
+    assert found.report()["bytes"] == size + 2
+    assert f"cls (1 bytes) at {size + 512:,}" in found.where(0)
+
+
 def test_repeated_key_is_a_new_sample_and_counted(tmp_path: pathlib.Path) -> None:
     path = write_tar(tmp_path / "a.tar", [("1.a", b"1"), ("2.a", b"2"), ("1.b", b"3"), ("2.b", b"4"), ("3.b", b"5")])
     found = assert_same(path)
@@ -226,6 +240,31 @@ def test_field_twice_in_a_sample_is_an_error(tmp_path: pathlib.Path) -> None:
     with pytest.warns(UserWarning, match="1 that have one twice are left out of 2"):
         found = sources.Tar(path, damaged="skip")
     assert [*found] == [{"__key__": "2", "a": b"3"}] and found.report()["repeated"] == 1
+
+
+@pytest.mark.parametrize("names", [("1.__key__", "1.bin"), ("1.\u00c9", "1.\u00e9")])
+def test_fields_of_the_same_name_are_never_lost(tmp_path: pathlib.Path, names: tuple[str, str]) -> None:
+    """webdataset refuses them, too: a field that is named as the key, and names whose lower case is the same."""
+    path = write_tar(tmp_path / "a.tar", [(name, b"%d" % i) for i, name in enumerate(names)])
+    with pytest.raises(ValueError, match="duplicate"):
+        tar_files.by_webdataset(path)
+    with pytest.raises(ValueError, match="has a field twice"):
+        sources.Tar(path, decode=None)[0]
+
+
+def test_functions_for_one_of_several_fields(tmp_path: pathlib.Path) -> None:
+    """ "jpg;png" means the same in `fields`, `decode` and `transform`, also without `fields`."""
+    path = write_tar(tmp_path / "a.tar", [("1.jpg", b"1"), ("2.png", b"2")])
+    found = sources.Tar(path, fields="jpg;png", decode={"jpg;PNG": int}, transform={"jpg;png": str})
+    assert [*found] == [("1",), ("2",)]
+    found = sources.Tar(path, decode={"jpg;png": int}, transform={"jpg;PNG": str})
+    assert [*found] == [{"__key__": "1", "jpg": "1"}, {"__key__": "2", "png": "2"}]
+
+
+def test_transform_of_a_field_that_no_sample_has_is_a_warning(tmp_path: pathlib.Path) -> None:
+    path = write_samples(tmp_path / "a.tar", 2)
+    with pytest.warns(UserWarning, match=r"transform has functions for \['bni', 'x'\], which no sample has"):
+        sources.Tar(path, transform={"bni;x": len, "cls": str})
 
 
 def test_wrong_options_are_refused(tmp_path: pathlib.Path) -> None:

@@ -11,6 +11,7 @@ import pathlib
 import pickle
 import random
 import resource
+import shutil
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -22,6 +23,7 @@ from cache_scripts import Scripts
 from headrace import _core, sources
 from headrace.sources import _index
 from loaders import needs_failpoints
+from processes import is_stopped, until
 from tar_files import END, member, pax, write_bytes, write_samples, write_tar
 
 WRONG = "is not the one that its index was made of"
@@ -245,6 +247,33 @@ def test_index_of_another_file_gives_an_error(tmp_path: pathlib.Path, monkeypatc
         list(found)
 
 
+@pytest.mark.parametrize("kind", ["Tar", "Lines"])
+def test_wrong_saved_index_is_gone_once_deleted(tmp_path: pathlib.Path, kind: str) -> None:
+    """Not only from next to its file: the index in the cache was made of it."""
+    path, other = str(tmp_path / "a"), str(tmp_path / "b")
+    for one, text in ((path, b"one"), (other, b"two")):
+        write_bytes(pathlib.Path(one), member(text + b".txt", text), END) if kind == "Tar" else write_bytes(
+            pathlib.Path(one), text
+        )
+        os.utime(one, ns=(5, 5))
+    _index.save_index(_core.INDEX_TAR if kind == "Tar" else _core.INDEX_LINES, other)
+    os.replace(other + ".hri", path + ".hri")
+    with pytest.raises(OSError, match="index"):
+        getattr(sources, kind)(path)[0]
+    os.unlink(path + ".hri")
+    found = getattr(sources, kind)(path)[0]
+    assert (found["txt"] if kind == "Tar" else found) == "one"
+
+
+def test_pickle_stays_right_when_an_index_is_saved(tmp_path: pathlib.Path) -> None:
+    """An index of a copy of the file, which has another inode, comes while the source is in use."""
+    path = write_samples(tmp_path / "a.tar", 3)
+    found = sources.Tar(path)
+    copy = str(shutil.copy2(path, tmp_path / "copy.tar"))
+    os.replace(save_index(copy), path + ".hri")
+    assert [*pickle.loads(pickle.dumps(found))] == [*found]
+
+
 @pytest.mark.parametrize("size", [0, 1, 119, 200, 5000])
 def test_cut_or_random_saved_index_is_not_used(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, size: int
@@ -276,10 +305,18 @@ def test_full_or_read_only_cache_folder_costs_a_warning(
     assert [*pickle.loads(pickle.dumps(found))] == [*found] and len(found) == 5
 
 
-POINTS = "locked begun folder reserved written marked summed complete renamed published".split()
+@pytest.mark.filterwarnings("error")
+def test_absent_file_is_no_fault_of_the_cache(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"cannot open .*absent\.tar"):
+        sources.Tar(tmp_path / "absent.tar")
+
+
+POINTS = "locked begun folder reserved written summed complete renamed published".split()
+CROWDED = ("written", "complete", "renamed")  # eight processes each; three at the others, which costs less
 
 BUILD = """
 from headrace import sources
+note("{name}")
 found = sources.Tar("{folder}/*.tar", fields=("bin", "cls"))
 assert [x[1] for x in found] == list(range(120)), len(found)
 """
@@ -287,18 +324,23 @@ assert [x[1] for x in found] == list(range(120)), len(found)
 
 @needs_failpoints
 def test_eight_builders_that_are_killed_at_each_point(tmp_path: pathlib.Path, scripts: Scripts) -> None:
-    """One of eight processes is killed at a point of the cache while all of them need the index; the others have it."""
+    """The builder stops at a point of the cache, and is killed when the others need the index, too. They have it."""
     for number in range(3):
         write_samples(tmp_path / f"{number}.tar", 40, 40 * number)
-    script = BUILD.format(folder=tmp_path)
     for point in POINTS:
         (tmp_path / "cache" / point).mkdir(parents=True)
         root = {"HEADRACE_CACHE": str(tmp_path / "cache" / point)}
-        killed = scripts.start(script, HEADRACE_STOP=f"cache.{point}:9", **root)
-        others = [scripts.start(script, **root) for _ in range(7 if point in ("written", "renamed") else 2)]
+        stop = f"cache.{point}:{signal.SIGSTOP.value}"
+        builder = scripts.start(BUILD.format(folder=tmp_path, name=point), HEADRACE_STOP=stop, **root)
+        assert until(lambda pid=builder.pid: is_stopped(pid), 100), point
+        names = [f"{point}-{number}" for number in range(7 if point in CROWDED else 2)]
+        others = [scripts.start(BUILD.format(folder=tmp_path, name=name), **root) for name in names]
+        for name in names:
+            scripts.await_(name)
+        builder.kill()
+        assert builder.wait(100) == -signal.SIGKILL
         for other in others:
             scripts.end(other)
-        assert killed.wait(100) in (0, -signal.SIGKILL)  # 0: another one was the builder
 
 
 # ---- many files ----

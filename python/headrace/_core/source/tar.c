@@ -185,12 +185,23 @@ static PyObject *take(PyObject **data) {
     return taken;
 }
 
+/* Names may be equal in lower case only, or "__key__". */
+static int refuse_lost(PyObject *dict, PyObject *key, size_t fields) {
+    if ((size_t)PyDict_GET_SIZE(dict) == fields + 1) return 0;
+    PyErr_Format(PyExc_ValueError,
+                 "headrace: the sample with the key %R has a field twice, in lower case, or one that is named __key__; "
+                 "ask for some of its fields by fields=, or give them different names",
+                 key);
+    return -1;
+}
+
 /* {"__key__": str, field: bytes, ...} */
 static PyObject *as_dict(const struct core_tar *self, struct sample *sample) {
     PyObject *dict = PyDict_New(), *key = key_of(sample);
     int r = !dict || !key ? -1 : PyDict_SetItemString(dict, "__key__", key);
     for (size_t i = 0; r == 0 && i < sample->count; i++)
         r = PyDict_SetItem(dict, PyTuple_GET_ITEM(self->names, (Py_ssize_t)sample->members[i].name), sample->data[i]);
+    if (r == 0) r = refuse_lost(dict, key, sample->count);
     Py_XDECREF(key);
     if (r < 0) Py_CLEAR(dict);
     return dict;
