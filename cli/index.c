@@ -193,7 +193,7 @@ static int wait_for_first(struct command *command, struct jobs *jobs) {
     if (r < 0) fail_file(command);
     r = r < 0 ? 0 : finish(command, job);
     job->indexing = hr_indexing_free(job->indexing);
-    jobs->first = (jobs->first + 1) % jobs->most;
+    if (++jobs->first == jobs->most) jobs->first = 0;
     jobs->count--;
     command->done_count++;
     return r;

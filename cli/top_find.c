@@ -5,6 +5,7 @@
 
 #include <ctype.h>
 #include <dirent.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,9 +14,19 @@
 
 /* A line of /proc/net/unix ends with the name. Those of loaders are @headrace/UID/PID/FD. */
 static bool read_name(const char *line, int *ret_pid, int *ret_fd) {
-    const char *name = strstr(line, " @headrace/");
-    unsigned user;
-    return name && sscanf(name, " @headrace/%u/%d/%d", &user, ret_pid, ret_fd) == 3 && *ret_pid > 0 && *ret_fd >= 0;
+    static const char prefix[] = " @headrace/";
+    const char *name = strstr(line, prefix);
+    uint64_t numbers[3]; /* user, pid, descriptor */
+    if (!name) return false;
+    name += sizeof prefix - 1;
+    for (int i = 0; i < 3; i++) {
+        if (i && *name++ != '/') return false;
+        if (!top_read_number(&name, 10, &numbers[i])) return false;
+    }
+    if (numbers[1] == 0 || numbers[1] > INT_MAX || numbers[2] > INT_MAX) return false;
+    *ret_pid = (int)numbers[1];
+    *ret_fd = (int)numbers[2];
+    return true;
 }
 
 /* Returns whether there are loaders that the names do not lead to: they are of another namespace of pids. */

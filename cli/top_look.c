@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -30,13 +31,13 @@ int64_t top_wall_s(void) {
 
 static int parent_of(int pid) {
     char path[64], line[128];
-    int parent = 0;
+    uint64_t parent = 0;
     snprintf(path, sizeof path, "/proc/%d/status", pid);
     FILE *file = fopen(path, "re");
     while (file && !parent && fgets(line, sizeof line, file))
-        if (sscanf(line, "PPid: %d", &parent) == 1) break;
+        if (top_read_field(line, "PPid:", 10, &parent)) break;
     if (file) fclose(file);
-    return parent;
+    return parent <= INT_MAX ? (int)parent : 0;
 }
 
 /* The command line names trainers, or processes that have started them. */
@@ -70,8 +71,10 @@ static struct top_loader *add(struct top *top, int pid) {
 }
 
 static void drop(struct top *top, uint32_t i) {
+    struct top_loader *last = &top->loaders[--top->count];
     free(top->loaders[i].workers);
-    top->loaders[i] = top->loaders[--top->count];
+    top->loaders[i] = *last;
+    last->workers = NULL; /* the one that has moved has it */
 }
 
 static bool is_seen_already(const struct top *top, const struct stat *info) {

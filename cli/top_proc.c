@@ -4,6 +4,8 @@
 #include "cli.h"
 #include "top.h"
 
+#include <ctype.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,18 +14,42 @@
 #include <headrace/face/cache_samples.h>
 
 #define S_NS INT64_C(1000000000)
-enum { LINE_BYTES = 512 };
+enum {
+    LINE_BYTES = 512,
+    FIELDS_TO_TIMES = 12 /* in /proc/PID/stat, from the end of the name to the CPU times */
+};
+
+/* ---- numbers in texts of the kernel ---- */
+
+bool top_read_number(const char **text, int base, uint64_t *ret_number) {
+    const char *digits = *text + strspn(*text, " \t");
+    char *end;
+    if (!isxdigit((unsigned char)*digits)) return false; /* strtoull takes signs */
+    errno = 0;
+    uint64_t number = strtoull(digits, &end, base);
+    if (end == digits || errno) return false;
+    *text = end;
+    *ret_number = number;
+    return true;
+}
+
+bool top_read_field(const char *line, const char *name, int base, uint64_t *ret_number) {
+    size_t length = strlen(name);
+    const char *rest = line + length;
+    return !strncmp(line, name, length) && top_read_number(&rest, base, ret_number);
+}
 
 /* ---- workers ---- */
 
 static uint64_t read_cpu_ns(int pid) {
     char path[64], line[LINE_BYTES];
-    unsigned long user = 0, kernel = 0;
+    uint64_t user = 0, kernel = 0;
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
     FILE *file = fopen(path, "re");
     const char *end = file && fgets(line, sizeof line, file) ? strrchr(line, ')') : NULL;
     if (file) fclose(file);
-    if (!end || sscanf(end, ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &kernel) != 2) return 0;
+    for (int i = 0; end && i < FIELDS_TO_TIMES; i++) end = strchr(end + 1, ' ');
+    if (!end || !top_read_number(&end, 10, &user) || !top_read_number(&end, 10, &kernel)) return 0;
     return (user + kernel) * (uint64_t)(S_NS / sysconf(_SC_CLK_TCK));
 }
 
@@ -35,7 +61,7 @@ static bool read_private(int pid, uint64_t *ret_bytes) {
     bool is_found = false;
     snprintf(path, sizeof path, "/proc/%d/status", pid);
     FILE *file = fopen(path, "re");
-    while (file && !is_found && fgets(line, sizeof line, file)) is_found = sscanf(line, "RssAnon: %" SCNu64, &kib) == 1;
+    while (file && !is_found && fgets(line, sizeof line, file)) is_found = top_read_field(line, "RssAnon:", 10, &kib);
     if (file) fclose(file);
     *ret_bytes = kib * 1024;
     return is_found;
@@ -65,10 +91,9 @@ static void look_at_cores(struct top *top) {
     char line[LINE_BYTES];
     uint64_t parts[8] = {0}, all = 0;
     FILE *file = fopen("/proc/stat", "re");
-    bool is_read =
-        file && fgets(line, sizeof line, file) &&
-        sscanf(line, "cpu %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64,
-               &parts[0], &parts[1], &parts[2], &parts[3], &parts[4], &parts[5], &parts[6], &parts[7]) == 8;
+    bool is_read = file && fgets(line, sizeof line, file) && !strncmp(line, "cpu ", 4);
+    const char *rest = line + 4;
+    for (int i = 0; i < 8 && is_read; i++) is_read = top_read_number(&rest, 10, &parts[i]);
     if (file) fclose(file);
     if (!is_read) return;
     for (int i = 0; i < 8; i++) all += parts[i];
@@ -85,8 +110,8 @@ static void look_at_memory(struct top *top) {
     uint64_t total = 0, available = 0;
     FILE *file = fopen("/proc/meminfo", "re");
     while (file && fgets(line, sizeof line, file)) {
-        sscanf(line, "MemTotal: %" SCNu64, &total);
-        if (sscanf(line, "MemAvailable: %" SCNu64, &available) == 1) break;
+        top_read_field(line, "MemTotal:", 10, &total);
+        if (top_read_field(line, "MemAvailable:", 10, &available)) break;
     }
     if (file) fclose(file);
     top->memory_total = total * 1024;

@@ -85,7 +85,7 @@ static const char *in_short(double s, char *text) {
 
 static const char *in_hours(double s, char *text) {
     if (s >= 3600)
-        snprintf(text, UNITS_BYTES, "%.0f h %.0f min", (double)(int64_t)(s / 3600), (double)((int64_t)s % 3600 / 60));
+        snprintf(text, UNITS_BYTES, "%d h %d min", (int)(s / 3600), (int)((int64_t)s % 3600 / 60));
     else if (s >= 60)
         snprintf(text, UNITS_BYTES, "%.0f min", s / 60);
     else
@@ -243,14 +243,14 @@ static void draw_worker(struct picture *picture, const struct top_worker *worker
     static const char *const doing[] = {"waits", "fetch", "collate"};
     const struct hr_worker_status *status = &worker->look.status;
     struct top_worker_rates rates = top_worker_rates_of(worker);
-    char since[UNITS_BYTES] = "-", index[32] = "-", memory[UNITS_BYTES] = "-", grown[UNITS_BYTES + 2] = "-",
-         cpu[16] = "-";
+    char since[UNITS_BYTES] = "-", index[32] = "-", memory[UNITS_BYTES] = "-", amount[UNITS_BYTES],
+         grown[UNITS_BYTES + 2] = "-", cpu[16] = "-";
     if (status->phase_since_ns) in_short((double)(now_ns - status->phase_since_ns) / 1e9, since);
     if (worker->look.index != HR_NO_SAMPLE) in_count(worker->look.index, index);
     if (worker->is_known) {
         in_size((double)worker->private_bytes, memory);
-        in_size(rates.growth, grown);
-        strcat(grown, "/h");
+        in_size(rates.growth, amount);
+        snprintf(grown, sizeof grown, "%s/h", amount);
         snprintf(cpu, sizeof cpu, "%.0f", 100 * rates.cpu);
     }
     line(picture, false, "%7u %5u %-7s %5s %9s %7.1f %5.0f %4s %8s %7s %5u", number, status->pid,
@@ -346,7 +346,7 @@ static void draw_parts(struct picture *picture) {
     struct top_view *view = picture->view;
     struct top_loader *chosen = top_chosen(picture->top, view);
     uint32_t all = (uint32_t)(picture->is_terminal ? (view->lines > 10 ? view->lines : 10) : 100000);
-    uint32_t rows = view->has_detail ? 1 : all / 3, workers = picture->is_terminal ? all : 100000;
+    uint32_t rows = view->has_detail ? 1 : all / 3;
     draw_head(picture);
     draw_missing(picture);
     if (!picture->top->count) return;
@@ -355,7 +355,7 @@ static void draw_parts(struct picture *picture) {
         line(picture, true, "The signal for stacks interrupts system calls of the workers. Write them? y/n");
     if (!chosen) return;
     uint32_t others = 6 + (picture->top->cached_count ? 1 + picture->top->cached_count : 0);
-    workers = picture->lines > (int)others ? (uint32_t)picture->lines - others : 1;
+    uint32_t workers = picture->lines > (int)others ? (uint32_t)picture->lines - others : 1;
     draw_chosen(picture, chosen, workers);
     draw_cached(picture);
 }

@@ -41,7 +41,7 @@ static bool handles(int pid, int number) {
     snprintf(path, sizeof path, "/proc/%d/status", pid);
     FILE *file = fopen(path, "re");
     while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "SigCgt: %" SCNx64, &caught) == 1) break;
+        if (top_read_field(line, "SigCgt:", 16, &caught)) break;
     if (file) fclose(file);
     return caught >> (number - 1) & 1;
 }

@@ -61,13 +61,13 @@ uint32_t hr__look_ring(const struct hr__ring_shared *ring) {
 
 /* The file of an arena, and the page that was read of it. */
 struct file {
-    int fd;
-    uint64_t bytes;
     union {
         struct hr__header header;
         unsigned char bytes[HR__HEADER_ROOM];
     } page;
     struct hr__shown *shown; /* in `page` */
+    uint64_t bytes;
+    int fd;
 };
 
 static int read_part(const struct file *file, uint64_t at, void *data, size_t bytes) {
@@ -246,12 +246,14 @@ static bool take_batch(const struct hr__shown_batch *batch, uint64_t number, str
 }
 
 static int read_batch(const struct file *file, uint64_t sight_at, uint64_t number, struct hr_batch_look *ret_batch) {
-    struct hr__shown_batch first, second;
-    uint64_t at = sight_at + offsetof(struct hr__sight, batches) + number % HR__SIGHT_BATCHES * sizeof first;
-    int r = read_part(file, at, &first, sizeof first);
-    if (r == 0) r = read_part(file, at, &second, sizeof second);
+    struct hr__shown_batch batch;
+    unsigned char first[sizeof batch], second[sizeof batch];
+    uint64_t at = sight_at + offsetof(struct hr__sight, batches) + number % HR__SIGHT_BATCHES * sizeof batch;
+    int r = read_part(file, at, first, sizeof first);
+    if (r == 0) r = read_part(file, at, second, sizeof second);
     if (r < 0) return r;
-    return memcmp(&first, &second, sizeof first) == 0 && take_batch(&second, number, ret_batch);
+    memcpy(&batch, second, sizeof batch);
+    return memcmp(first, second, sizeof first) == 0 && take_batch(&batch, number, ret_batch);
 }
 
 int hr_arena_look_batches(int fd, uint32_t worker, uint64_t after, struct hr_batch_look *ret_batches, uint32_t room) {

@@ -491,7 +491,7 @@ void hr_samples_look(const hr_samples *samples, struct hr_samples_report *ret_re
 }
 
 int hr_samples_peek(const char *path, struct hr_samples_report *ret_report) {
-    struct hr__samples_head head;
+    struct hr__samples_head head = {0};
     int fd = -1, r = hr__file_open(path, &fd);
     if (r == 0) r = hr__read_at(fd, 0, &head, sizeof head);
     hr__close(&fd);

@@ -81,6 +81,7 @@ static int read_block(int fd, uint64_t file_bytes, hr_index **ret_index, enum hr
 
 static int look_at(const char *path, struct hr__file_info *ret_info) {
     int fd = -1;
+    *ret_info = (struct hr__file_info){0};
     int r = hr__file_open(path, &fd);
     if (r == 0) r = hr__file_look_fd(fd, ret_info);
     hr__close(&fd);

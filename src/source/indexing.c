@@ -76,7 +76,8 @@ static int scan_open(hr_indexing *indexing, struct job *job, int fd, unsigned ch
     struct hr__file_info before;
     int r = hr__file_look_fd(fd, &before);
     if (r < 0) return hr__fail(r, "source: cannot look at %s: %s", job->path, hr_error_text(r));
-    struct hr__window window = {.fd = fd, .path = job->path, .file_bytes = before.bytes, .memory = memory};
+    struct hr__window window = {.fd = fd, .path = job->path, .file_bytes = before.bytes};
+    window.memory = memory;
     window.stop = &indexing->stop;
     window.bytes_done = &indexing->bytes_done;
     job->draft.file.good_bytes = before.bytes;

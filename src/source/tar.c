@@ -283,7 +283,8 @@ static int read_sorted(struct run run, size_t count, struct key *key) {
 int hr_tar_read(const hr_tar *tar, uint64_t file, const struct hr_tar_member *members, size_t count,
                 void *const *targets, char *ret_key, size_t key_room, size_t *ret_key_bytes) {
     struct run run = {.tar = tar, .file = file, .members = members, .targets = targets};
-    struct key key = {.text = ret_key, .room = key_room};
+    struct key key = {.room = key_room};
+    key.text = ret_key;
     if (file >= tar->index->head->file_count) return hr__fail(-ERANGE, "source: there is no file %" PRIu64, file);
     int r = targets ? read_sorted(run, count, &key) : read_ordered(run, count, &key);
     if (r == 0 && ret_key) *ret_key_bytes = key.bytes;

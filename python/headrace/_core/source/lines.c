@@ -85,7 +85,7 @@ static int read_line(PyObject *self, PyObject *argument, struct line *line) {
 }
 
 static PyObject *lines_read(PyObject *self, PyObject *argument) {
-    struct line line;
+    struct line line = {0};
     if (read_line(self, argument, &line) < 0) return NULL;
     PyObject *bytes = PyBytes_FromStringAndSize(line.bytes, line.count);
     PyMem_RawFree(line.memory);
@@ -93,7 +93,7 @@ static PyObject *lines_read(PyObject *self, PyObject *argument) {
 }
 
 static PyObject *lines_text(PyObject *self, PyObject *argument) {
-    struct line line;
+    struct line line = {0};
     if (read_line(self, argument, &line) < 0) return NULL;
     PyObject *text = PyUnicode_DecodeUTF8(line.bytes, line.count, NULL);
     PyMem_RawFree(line.memory);

@@ -119,7 +119,7 @@ static void drop(struct sample *sample) {
 static int make_room(struct sample *sample, size_t count) {
     sample->members = PyMem_Calloc(count, sizeof *sample->members);
     sample->targets = PyMem_Calloc(count, sizeof *sample->targets);
-    sample->data = PyMem_Calloc(count, sizeof *sample->data);
+    sample->data = PyMem_Calloc(count, sizeof(PyObject *));
     if (sample->members && sample->targets && sample->data) return 0;
     PyErr_NoMemory();
     return -1;
@@ -140,7 +140,7 @@ static int find(const struct core_tar *self, uint64_t number, struct sample *ret
     if (count < 0) core_raise(count);
     if (count < 0) return -1;
     ret_sample->count = (size_t)count;
-    memset(ret_sample->data, 0, ret_sample->count * sizeof *ret_sample->data);
+    memset(ret_sample->data, 0, ret_sample->count * sizeof(PyObject *));
     return 0;
 }
 
