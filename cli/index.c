@@ -76,7 +76,7 @@ static void show(struct command *command, const struct jobs *jobs) {
     command->is_shown = true;
     for (uint32_t i = 0; i < jobs->count; i++) {
         struct hr_indexing_info info;
-        hr_indexing_look(jobs->jobs[(jobs->first + i) % jobs->most].indexing, &info);
+        hr_indexing_look(jobs->jobs[(jobs->first + i) % JOBS_MOST].indexing, &info);
         bytes += info.bytes_done;
     }
     fprintf(stderr,
@@ -193,7 +193,7 @@ static int wait_for_first(struct command *command, struct jobs *jobs) {
     if (r < 0) fail_file(command);
     r = r < 0 ? 0 : finish(command, job);
     job->indexing = hr_indexing_free(job->indexing);
-    if (++jobs->first == jobs->most) jobs->first = 0;
+    jobs->first = (jobs->first + 1) % JOBS_MOST;
     jobs->count--;
     command->done_count++;
     return r;
@@ -233,7 +233,7 @@ static int start(struct command *command, struct jobs *jobs, const char *path) {
         command->done_count++;
         return 0;
     }
-    jobs->jobs[(jobs->first + jobs->count++) % jobs->most] = job;
+    jobs->jobs[(jobs->first + jobs->count++) % JOBS_MOST] = job;
     return 0;
 }
 
@@ -248,7 +248,7 @@ static int run_all(struct command *command, int count, char **paths) {
         if (r == 0 && !is_index(paths[i])) r = start(command, &jobs, paths[i]);
     }
     while (jobs.count && r == 0) r = wait_for_first(command, &jobs);
-    for (; jobs.count; jobs.count--) hr_indexing_free(jobs.jobs[jobs.first++ % jobs.most].indexing);
+    for (; jobs.count; jobs.count--) hr_indexing_free(jobs.jobs[jobs.first++ % JOBS_MOST].indexing);
     hide(command);
     return r;
 }
