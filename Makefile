@@ -13,7 +13,7 @@ export PYTHON
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE # Otherwise each process that a test starts compiles all modules that it imports.
 
-SOURCES := $(shell find src include cli python meson.build meson.options pyproject.toml Makefile -type f -not -name '*.pyc' -not -name '*.md')
+SOURCES := $(shell find src include cli python meson.build meson.options pyproject.toml Makefile -type f -not -name '*.pyc' -not -name README.md)
 INSTALL := uv pip install -q --python .venv/bin/python --no-build-isolation --no-deps --reinstall-package headrace
 DEV_OPTIONS := -Dbuildtype=debugoptimized -Db_ndebug=false -Dwerror=true -Dfailpoints=true -Dtests=enabled
 RELEASE_OPTIONS := -Dbuildtype=release -Dbench=true
