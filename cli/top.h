@@ -117,7 +117,8 @@ enum top_visited top_visit(struct top *top, int pid, int fd, bool is_by_socket);
 void top_begin_look(struct top *top);
 void top_end_look(struct top *top);
 void top_free(struct top *top);
-/* Reads a number after spaces, and moves the text behind it. Returns false if there is none, or it is too large. */
+/* Reads a number after spaces, and moves the text behind it. Returns false if it begins with no number, or with one
+ * that is too large. */
 bool top_read_number(const char **text, int base, uint64_t *ret_number);
 /* Reads the number of a line such as "PPid:\t17". Returns false if the line has another name. */
 bool top_read_field(const char *line, const char *name, int base, uint64_t *ret_number);
