@@ -96,6 +96,9 @@ def in_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.syspath_prepend(str(tmp_path))
     yield
     gc.collect()
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_initialized():  # a document has made a process group
+        distributed.destroy_process_group()
 
 
 @pytest.mark.parametrize("name", [name for name in list_documents() if _FENCE.search((ROOT / name).read_text())])

@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
-import decimal
 import math
 import numbers
 import operator
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any
 
 from headrace._base import lookup
 from headrace.sampling._index_sequence import END, LEAST, IndexSequence
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 UNTIL = ("first", "all")
 _MOST = 2**63 - 1
@@ -84,6 +86,9 @@ def _listed(names: list[Any]) -> str:
 
 def _fraction(name: str, weight: Any) -> Fraction:
     """Returns a weight as it is written: 0.7 is 7/10."""
+    import decimal  # not above: it takes long, and few use mixtures
+    from fractions import Fraction
+
     is_number = isinstance(weight, (numbers.Real, decimal.Decimal)) and not isinstance(weight, bool)
     if not is_number:
         raise TypeError(f"Mixture: the weight of {name!r} should be a number, but got {weight!r}")

@@ -985,7 +985,7 @@ def test_worker_that_dies_late_delays_no_caller_and_is_reaped() -> None:
     process = FORK.Process(target=sleep_for_long)
     process.start()
     try:
-        shutdown.close(Core(), [process], 0.1)  # type: ignore[arg-type]
+        shutdown.close(Core(), [process], 0.1, shutdown.end)  # type: ignore[arg-type]
         assert closed == [True]
     finally:
         process.kill()
