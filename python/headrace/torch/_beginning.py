@@ -18,6 +18,7 @@ from headrace.sampling import _epoch, _next_start
 from headrace.sampling._epoch import Epoch, core_tasks
 from headrace.sampling._epoch_indices import REPLAY, check_division
 from headrace.sampling._next_start import NextStart
+from headrace.sampling._position import EpochPosition
 from headrace.sampling._state import State, StateError
 from headrace.torch import _generators, _internals, _past_draws, _per_loader
 from headrace.torch._foreign import Before, ForeignIndices
@@ -194,11 +195,10 @@ class Beginning:
         return Epoch(self.indices, following.epoch, None, new_tasks)
 
 
-def warn_of_same_order(loader: Any, epoch: Epoch) -> None:
+def warn_of_same_order(position: EpochPosition, epoch: Epoch) -> None:
     """Warns once if nothing has called set_epoch, or if random numbers began again after a resume. Called after the
     first indices were drawn."""
-    _past_draws.note(loader, epoch)
-    position = _per_loader.position_of(loader)
+    _past_draws.note(position, epoch)
     if not position.has_warned:
         position.has_warned = _epoch.warn_of_same_order(epoch)
 

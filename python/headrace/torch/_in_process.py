@@ -15,9 +15,11 @@ from headrace._loader.samples.rows import Gatherer
 from headrace._loader.trainer import in_process, shown
 from headrace._loader.worker.batch_maker import count_local_trainers
 from headrace.sampling._epoch import Epoch
+from headrace.sampling._position import EpochPosition
 from headrace.sampling._watch import EpochIterator, Watch
 from headrace.torch import _agree, _beginning, _early_end, _internals, _iterable, _loader_options, _rows, _torchs
 from headrace.torch._device import choose, move
+from headrace.torch._per_loader import position_of
 
 # In torch's words, so that users' warning filters match.
 _LONGER = (
@@ -115,7 +117,7 @@ class InProcessIterator(CheckedIterator, in_process.InProcessIterator, _internal
         tasks = epoch.tasks
         self.epoch = epoch
         self.watch = _agree.watch_of(loader, epoch)
-        self._from = draw.FromSampler(tasks, functools.partial(_has_drawn, loader, epoch, self.watch))
+        self._from = draw.FromSampler(tasks, functools.partial(_has_drawn, position_of(loader), epoch, self.watch))
         self._made_by = self._dataset_fetcher.fetch
         self._gatherer = _loader_options.gatherer_of(loader)
         self._threads = self._collate_fn.threads
@@ -173,9 +175,10 @@ def _finishing(collate_fn: Any, policy: _options.Policy) -> deferred.Finishing:
     return deferred.Finishing(collate_fn, int(threads), keeps=True)
 
 
-def _has_drawn(loader: Any, epoch: Epoch, watch: Watch | None) -> None:
-    """Called after the first indices of an epoch were drawn."""
+def _has_drawn(position: EpochPosition, epoch: Epoch, watch: Watch | None) -> None:
+    """Called after the first indices of an epoch were drawn. It is not given the loader, which its own position would
+    keep then: with steps_per_epoch a position has the iterator, and the iterator has this function."""
     epoch.indices.was_drawn()
-    _beginning.warn_of_same_order(loader, epoch)
+    _beginning.warn_of_same_order(position, epoch)
     if watch is not None:
         watch.begin()

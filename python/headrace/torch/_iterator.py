@@ -238,7 +238,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
             self._raise_timeout()
         if begun is not None:
             begun.indices.was_drawn()
-            _beginning.warn_of_same_order(loader, begun)
+            _beginning.warn_of_same_order(_per_loader.position_of(loader), begun)
         if self.watch is not None:
             self.watch.begin()
         self.epoch = begun

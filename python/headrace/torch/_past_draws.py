@@ -15,6 +15,7 @@ import torch
 
 from headrace._base.warn import warn_user
 from headrace.sampling._epoch import Epoch
+from headrace.sampling._position import EpochPosition
 from headrace.torch import _per_loader
 
 NAME = "past"  # in the seeds of a state
@@ -50,11 +51,10 @@ def as_seeds(loader: Any) -> dict[str, Any]:
     return {} if past is None or not past.known else {NAME: past.known}
 
 
-def note(loader: Any, epoch: Epoch) -> None:
+def note(position: EpochPosition, epoch: Epoch) -> None:
     """Notes what an epoch was drawn from, when its first indices are. Warns if an earlier process has drawn the same
     order."""
     drawn = None if epoch.is_continued else _checksum_of(epoch.indices.seeds)
-    position = _per_loader.position_of(loader)
     if position.past_draws is None:
         position.past_draws = PastDraws([])
     if drawn is not None and position.past_draws.note(drawn):

@@ -16,6 +16,7 @@ from typing import Any
 from headrace.sampling._epoch import Epoch
 from headrace.sampling._epoch_indices import Drawn
 from headrace.torch import _beginning, _internals, _past_draws, _plain_iterable
+from headrace.torch._per_loader import position_of
 
 
 class PlainTasks:
@@ -80,7 +81,7 @@ class Indices:
     """An index sampler for torch's iterators: begins an epoch of a loader each time that it is iterated."""
 
     def __init__(self, loader: Any, beginning: _beginning.Beginning) -> None:
-        self._loader = weakref.ref(loader)
+        self._loader, self._position = weakref.ref(loader), position_of(loader)
         self._beginning: _beginning.Beginning | None = beginning
         self._length = _internals.index_sampler(loader)
         self._base_seed: int | None = None
@@ -98,7 +99,7 @@ class Indices:
         while (task := epoch.tasks.hand_out()) is not None:
             epoch.indices.was_drawn()
             if is_first:
-                _past_draws.note(self._loader(), epoch)
+                _past_draws.note(self._position, epoch)
             is_first = False
             yield task
 

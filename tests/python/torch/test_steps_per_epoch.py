@@ -337,7 +337,7 @@ def test_iterator_that_was_left_raises(make: Any) -> None:
         next(first)
 
 
-@pytest.mark.parametrize("make", [KINDS_OF_LOADERS["Loader"]])
+@pytest.mark.parametrize("make", [MAKERS["order"], KINDS_OF_LOADERS["Loader"]])
 def test_copy_begins_where_the_loader_would(make: Any) -> None:
     whole = _passes(make())
     loader = make(steps_per_epoch=4)
