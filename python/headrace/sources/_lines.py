@@ -58,25 +58,8 @@ class _LineSource(Source, PreparedDataset):
 
     # ---- batches: the kernel reads all lines of one ahead ----
 
-    @property
-    def shown(self) -> Any:
-        return self
-
     def prepare(self, indices: Iterable[Any]) -> None:
         self._files.lines.ask(list(indices))
-
-    def begin(self, is_first: bool) -> None:
-        """Does nothing: the files are open."""
-
-    def __getitems__(self, indices: Iterable[Any]) -> list[Any]:
-        numbers = list(indices)
-        self.prepare(numbers)
-        samples = []
-        for place, index in enumerate(numbers):
-            if self.note is not None:
-                self.note(place)
-            samples.append(self[index])
-        return samples
 
     # ---- errors ----
 

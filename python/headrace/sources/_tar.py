@@ -163,25 +163,8 @@ class Tar(Source, PreparedDataset):
 
     # ---- batches: the kernel reads all samples of one ahead ----
 
-    @property
-    def shown(self) -> Tar:
-        return self
-
     def prepare(self, indices: Iterable[Any]) -> None:
         self._tar.ask(list(indices))
-
-    def begin(self, is_first: bool) -> None:
-        """Does nothing: the files are open."""
-
-    def __getitems__(self, indices: Iterable[Any]) -> list[Any]:
-        numbers = list(indices)
-        self.prepare(numbers)
-        samples = []
-        for place, index in enumerate(numbers):
-            if self.note is not None:
-                self.note(place)
-            samples.append(self[index])
-        return samples
 
     # ---- what it is ----
 

@@ -55,10 +55,6 @@ class MixedDataset(prepared.PreparedDataset):
 
     # ---- batches: sources that can get the samples of one ready are shown its indices ----
 
-    @property
-    def shown(self) -> MixedDataset:
-        return self
-
     def begin(self, is_first: bool) -> None:
         for dataset in self.datasets:
             prepared.begin(dataset, is_first)
@@ -74,16 +70,6 @@ class MixedDataset(prepared.PreparedDataset):
                 found.setdefault(id(dataset), (dataset, []))[1].append(at)
         for dataset, places in found.values():
             prepared.prepare(dataset, places)
-
-    def __getitems__(self, indices: Iterable[Any]) -> list[Any]:
-        listed = list(indices)
-        self.prepare(listed)
-        samples = []
-        for place, index in enumerate(listed):
-            if self.note is not None:
-                self.note(place)
-            samples.append(self[index])
-        return samples
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "note"}  # which belongs to this process

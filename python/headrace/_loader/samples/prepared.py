@@ -8,13 +8,28 @@ from typing import Any
 
 
 class PreparedDataset:
-    """A map-style dataset that can make the samples of a batch in another order than they are asked for.
+    """A map-style dataset that can make the samples of a batch in another order than they are asked for."""
 
-    `shown` is the dataset that worker_info and the user's functions see.
-    """
-
-    shown: Any
     note: Callable[[int], None] | None = None  # is told the place of the sample in its batch that is being made
+
+    def __getitem__(self, index: Any) -> Any:
+        raise NotImplementedError
+
+    def __getitems__(self, indices: Iterable[Any]) -> list[Any]:
+        """Returns the samples of a batch, also for loaders that do not know of `prepare`."""
+        listed = list(indices)
+        self.prepare(listed)
+        samples = []
+        for place, index in enumerate(listed):
+            if self.note is not None:
+                self.note(place)
+            samples.append(self[index])
+        return samples
+
+    @property
+    def shown(self) -> Any:
+        """The dataset that worker_info and the user's functions see."""
+        return self
 
     def prepare(self, indices: Iterable[Any]) -> None:
         """Gets the samples ready that are asked for next in this thread. An exception of a sample is raised when the
