@@ -2,13 +2,12 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <headrace/headrace.h>
 
+#include "folder.h"
 #include "source/tar_header.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *input, size_t bytes);
@@ -17,31 +16,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t bytes);
  * or are an error, within arrays of exactly their length. */
 
 enum { SAMPLES_MOST = 64, MEMBERS_MOST = 64 };
-
-static char folder[64];
-
-static const char *path_of(const char *name) {
-    static char path[96];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return path;
-}
-
-static void write_file(const char *name, const uint8_t *input, size_t bytes) {
-    int fd = open(path_of(name), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (fd < 0 || write(fd, input, bytes) != (ssize_t)bytes) abort();
-    close(fd);
-}
-
-static void remove_folder(void) {
-    unlink(path_of("a.tar"));
-    rmdir(folder);
-}
-
-static void begin(void) {
-    snprintf(folder, sizeof folder, "/dev/shm/hr-fuzz-XXXXXX");
-    if (!mkdtemp(folder)) abort();
-    atexit(remove_folder);
-}
 
 static void read_sample(const hr_tar *tar, uint64_t number) {
     struct hr_tar_member members[MEMBERS_MOST];
@@ -134,7 +108,7 @@ static void as_index(const uint8_t *input, size_t bytes) {
 
 /* The first byte of input decides what the rest is. */
 int LLVMFuzzerTestOneInput(const uint8_t *input, size_t bytes) {
-    if (!*folder) begin();
+    if (!*folder) make_folder();
     if (bytes == 0) return 0;
     if (input[0] % 4 == 3)
         as_index(input + 1, bytes - 1);

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
-#include <fcntl.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include <headrace/headrace.h>
+
+#include "folder.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *input, size_t bytes);
 
@@ -15,26 +13,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t bytes);
  * bytes are, they are refused, or all samples are read, or are an error, within arrays of exactly their length. */
 
 enum { DATA_BYTES = 512, SAMPLES_MOST = 64 };
-
-static char folder[64];
-
-static const char *path_of(const char *name) {
-    static char path[96];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return path;
-}
-
-static void write_file(const char *name, const uint8_t *input, size_t bytes) {
-    int fd = open(path_of(name), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (fd < 0 || write(fd, input, bytes) != (ssize_t)bytes) abort();
-    close(fd);
-}
-
-static void remove_folder(void) {
-    static const char *const names[] = {"m.bin", "m.idx", "a.bin", "a.npy"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) unlink(path_of(names[i]));
-    rmdir(folder);
-}
 
 static void read_sample(const hr_tokens *tokens, uint64_t index, bool has_labels) {
     struct hr_tokens_sample sample;
@@ -63,9 +41,7 @@ static void read_all(const char *name, const struct hr_tokens_options *options) 
 static void begin(void) {
     uint8_t data[DATA_BYTES];
     for (int i = 0; i < DATA_BYTES; i++) data[i] = (uint8_t)i;
-    snprintf(folder, sizeof folder, "/dev/shm/hr-fuzz-XXXXXX");
-    if (!mkdtemp(folder)) abort();
-    atexit(remove_folder);
+    make_folder();
     write_file("m.bin", data, sizeof data);
 }
 

@@ -19,6 +19,9 @@ MASK = END - 1
 class Whole(Protocol):
     """A whole order, which is made when it is first read. A sequence and its slices share it."""
 
+    seed: int
+    epoch: int
+
     def get(self) -> _core.Order:
         """Returns the order."""
 
@@ -30,8 +33,18 @@ class IndexSequence(Sequence[int]):
     """Indices by position, of an order as a whole or of a slice of it, which computes nothing until it is read."""
 
     __slots__ = ("__weakref__", "_positions", "_whole")
-    _whole: Any  # a Whole
+    _whole: Whole
     _positions: range
+
+    @property
+    def seed(self) -> int:
+        """The seed."""
+        return self._whole.seed
+
+    @property
+    def epoch(self) -> int:
+        """The epoch; set_epoch changes it."""
+        return self._whole.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Changes the order to that of another epoch. Slices and iterators that exist stay as they are."""

@@ -75,9 +75,9 @@ class Mixture(IndexSequence):
     After each 64 samples of an epoch, and at its end, each source has come as often as its weight says since the
     beginning of epoch 0, to the sample: the difference is at most 1 - 1 / (2k - 2) for k sources. Within these runs of
     64 the samples are shuffled. Each source has an order of its own, by seed and name, which is another one in each
-    pass over it, and
-    an epoch goes on where the one before it has ended. If a source is read again in the same epoch, `len(mix.dataset)`
-    is added to its indices, once for each time: they have the same samples, and with rng="sample" other random numbers.
+    pass over it, and an epoch goes on where the one before it has ended. If a source is read again in the same epoch,
+    `len(mix.dataset)` is added to its indices, once for each time: they have the same samples, and with rng="sample"
+    other random numbers.
 
     Args:
         sources: datasets by name, with `__getitem__` and `__len__`. Their order is that of `mix.dataset`.
@@ -123,16 +123,6 @@ class Mixture(IndexSequence):
         self._newest: Any = None
 
     # ---- the epoch ----
-
-    @property
-    def seed(self) -> int:
-        """The seed."""
-        return self._whole.seed
-
-    @property
-    def epoch(self) -> int:
-        """The epoch; set_epoch changes it."""
-        return self._whole.epoch
 
     @property
     def n(self) -> int:

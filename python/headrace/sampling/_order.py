@@ -132,16 +132,6 @@ class Order(IndexSequence):
         """The kind of order: "stream", "torch" or "sequential"."""
         return self._whole.kind
 
-    @property
-    def seed(self) -> int:
-        """The seed."""
-        return self._whole.seed
-
-    @property
-    def epoch(self) -> int:
-        """The epoch; set_epoch changes it."""
-        return self._whole.epoch
-
     def set_epoch(self, epoch: int) -> None:
         """Changes the order to that of another epoch. Slices and iterators that exist stay as they are."""
         seed, epoch = _check_numbers(self.seed, epoch)

@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-import gc
 import types
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from headrace.torch._device import choose
 from loaders import ENGINE, Headrace
-from simulated_device import Simulated
+from simulated_device import Simulated, standing_in
 
 if not ENGINE:
     pytest.skip("torch's loader does not do this", allow_module_level=True)
@@ -30,13 +28,10 @@ class Wide(torch.utils.data.Dataset[Any]):
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Simulated]:
-    simulated = Simulated()
-    monkeypatch.setattr(choose, "resolved", lambda given: torch.device("cpu"))
-    monkeypatch.setattr(choose, "opened", lambda given: simulated)
-    yield simulated
-    gc.collect()
-    simulated.close()
-    assert simulated.faults == []
+    for simulated in standing_in(monkeypatch):
+        yield simulated
+        faults = simulated.faults
+    assert faults == []
 
 
 def first_batch() -> Any:

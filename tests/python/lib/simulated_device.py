@@ -13,16 +13,19 @@ It can be made to refuse, to lag, to run out of memory and to lose events.
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import queue
 import threading
 import weakref
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
 import torch
 from headrace import _core
+from headrace.torch._device import choose
 
 GARBAGE = 0xFF
 
@@ -198,3 +201,13 @@ class Simulated:
         self.look()
         for address in list(self.registered):
             _core.guard(address, 0)
+
+
+def standing_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Simulated]:
+    """Yields a device that every loader with the option `device` gets, for a fixture."""
+    simulated = Simulated()
+    monkeypatch.setattr(choose, "resolved", lambda given: torch.device("cpu"))
+    monkeypatch.setattr(choose, "opened", lambda given: simulated)
+    yield simulated
+    gc.collect()
+    simulated.close()

@@ -25,7 +25,7 @@ from headrace.torch._device import choose, sender
 from interruptions import Interrupter
 from loaders import ENGINE, Headrace, needs_failpoints
 from processes import run, until
-from simulated_device import OutOfMemory, Simulated
+from simulated_device import OutOfMemory, Simulated, standing_in
 
 if not ENGINE:
     pytest.skip("torch's loader does not do this", allow_module_level=True)
@@ -107,12 +107,7 @@ def mixed(indices: list[int]) -> Any:
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Simulated]:
-    simulated = Simulated()
-    monkeypatch.setattr(choose, "resolved", lambda given: torch.device("cpu"))
-    monkeypatch.setattr(choose, "opened", lambda given: simulated)
-    yield simulated
-    gc.collect()
-    simulated.close()
+    yield from standing_in(monkeypatch)
 
 
 @pytest.fixture
