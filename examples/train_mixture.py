@@ -40,7 +40,10 @@ def make_mixture(folder: str) -> headrace.Mixture:
     steps = transforms.Compose([transforms.RandomResizedCrop(SIDE), transforms.ToTensor()])
     tars = {
         name: sources.Tar(
-            os.path.join(folder, f"{name}.tar"), fields=("jpg", "cls"), transform={"jpg": images.native(steps)}
+            os.path.join(folder, f"{name}.tar"),
+            fields=("jpg", "cls"),
+            transform={"jpg": images.native(steps)},
+            keep="job",  # the index goes with the last rank, as the files of this example do
         )
         for name in WEIGHTS
     }
