@@ -288,6 +288,7 @@ static enum top_visited refuse(struct top *top, int pid) {
     struct stat info;
     snprintf(path, sizeof path, "/proc/%d", pid);
     if (stat(path, &info) < 0) return TOP_ELSEWHERE;
+    if (!is_wanted(top, pid)) return TOP_REFUSED;
     top->refused++;
     if (info.st_uid != geteuid()) top->refused_users++;
     return TOP_REFUSED;
@@ -339,7 +340,7 @@ static enum top_visited take(struct top *top, int pid, int fd, int memory, const
     struct hr_arena_look look;
     int r = look_at(top, memory, &look);
     if (r < 0) {
-        note_failure(top, r, pid);
+        if (is_wanted(top, pid)) note_failure(top, r, pid);
         return r == HR_E_CORRUPT ? TOP_ELSEWHERE : TOP_SEEN;
     }
     /* A worker and a forked child may have the memory, too. */
