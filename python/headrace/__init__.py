@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import sys as _sys
+
 TYPE_CHECKING = False  # for type checkers it is True; the module typing takes most of the time of this import
 if TYPE_CHECKING:
     from headrace import doctor as doctor
@@ -85,6 +87,11 @@ _LATE = {
     "thaw": "headrace.frozen._thaw",
 }
 _MODULES = ("doctor", "frozen", "sources", "store")
+
+if hasattr(_sys, "_is_gil_enabled") and not _sys._is_gil_enabled():
+    from headrace._base import gil as _gil
+
+    _gil.load_extension()
 
 
 def __getattr__(name: str) -> object:

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 
 import pytest
 
+HAS_GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
 MODULES = ["headrace", "headrace.doctor", "headrace.frozen", "headrace.torch"]
 # In addition to those of torch, headrace.torch imports these of Python, and all of multiprocessing.
 OF_PYTHON = {"faulthandler", "resource", "shlex", "sysconfig"}
@@ -27,6 +28,8 @@ print(len(collections), gc.get_threshold() == thresholds, *sorted(set(sys.module
 def test_import_gives_no_warning(module: str) -> None:
     if module == "headrace.torch" and find_spec("torch") is None:
         pytest.skip("torch is not installed")
+    if not HAS_GIL:
+        pytest.skip("this Python runs without the GIL, which the import turns on, with a warning")
     command = [sys.executable, "-W", "error", "-c", f"import {module}"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert (result.returncode, result.stderr) == (0, "")
@@ -38,6 +41,29 @@ def test_public_names_are_found_without_a_warning() -> None:
     command = [sys.executable, "-W", "error", "-c", code]
     result = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("enabled", "words"), [("'headrace._core' in sys.modules", "turned the GIL on"), ("False", "runs without the GIL")]
+)
+def test_import_without_the_gil_warns_in_own_words(enabled: str, words: str) -> None:
+    """On free-threaded Python, which is simulated here: Python's own warning advises PYTHON_GIL=0."""
+    pythons = "The global interpreter lock (GIL) has been enabled to load module 'headrace._core'"
+    code = f"""
+import importlib.abc, sys, warnings
+sys._is_gil_enabled = lambda: {enabled}
+class Python(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "headrace._core": warnings.warn({pythons!r}, RuntimeWarning)
+sys.meta_path.insert(0, Python())
+import headrace
+headrace.Loader
+"""
+    if not HAS_GIL:
+        code = "import headrace; headrace.Loader"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    assert result.stderr.count("RuntimeWarning") == 1 and "<string>" in result.stderr
+    assert words in result.stderr if HAS_GIL else "turned the GIL on" in result.stderr
 
 
 def test_import_of_headrace_imports_no_other_module() -> None:
