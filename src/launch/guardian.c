@@ -143,15 +143,29 @@ static void signal_descendants(int parent, int signal, int depth) {
     }
 }
 
-/* Waits a moment for processes that end by themselves soon after a rank, as Python's resource tracker does. */
+/* A process that computes, or that waits for a core, may be about to end. */
+static bool has_running_child(void) {
+    enum { MOST = 64 };
+    int pids[MOST];
+    struct hr__process process;
+    size_t count = hr__min(hr__children_of((int)hr__pid(), pids, MOST), MOST);
+    for (size_t i = 0; i < count; i++)
+        if (hr__process_look(pids[i], &process) == 0 && strchr("RD", process.state)) return true;
+    return false;
+}
+
+/* Waits a moment for processes that end by themselves soon after a rank, as Python's resource tracker does: longer for
+ * those that do not sleep, because on a busy machine they wait for a core. */
 static void await_helpers(struct guardian *guardian) {
-    static const int64_t PATIENCE_NS = 300000000, ROUND_NS = 5000000;
-    int64_t deadline_ns = hr__now_ns() + PATIENCE_NS;
+    static const int64_t PATIENCE_NS = 300000000, BUSY_PATIENCE_NS = 3000000000, ROUND_NS = 5000000;
+    int64_t began_ns = hr__now_ns(), waited_ns = 0;
     int pid;
     reap(guardian);
-    while (hr__children_of((int)hr__pid(), &pid, 1) && hr__now_ns() < deadline_ns) {
+    while (hr__children_of((int)hr__pid(), &pid, 1) &&
+           (waited_ns < PATIENCE_NS || (waited_ns < BUSY_PATIENCE_NS && has_running_child()))) {
         hr__poll(NULL, NULL, 0, hr__now_ns() + ROUND_NS);
         reap(guardian);
+        waited_ns = hr__now_ns() - began_ns;
     }
 }
 

@@ -83,10 +83,10 @@ def train():
 train()
 """
     )
-    result = run(tmp_path, code, "--stall-after", "3", "--grace", "1", nproc=3, expected_s=EXPECTED_S + 15)
+    result = run(tmp_path, code, "--stall-after", "8", "--grace", "1", nproc=3, expected_s=EXPECTED_S + 20)
     assert result.code == 124, result.stderr
     result.assert_says(
-        r"^headrace: no rank has taken a batch or written anything for 3 s \(--stall-after\)",
+        r"^headrace: no rank has taken a batch or written anything for 8 s \(--stall-after\)",
         "rank 0: .*barrier",
         "rank 1: .*load_shard",
         "rank 2: .*barrier",
