@@ -31,6 +31,7 @@ enum run_option {
     LOG_DIR,
     REDIRECTS,
     TEE,
+    LOG_LINE_PREFIX_TEMPLATE,
     LOCAL_RANKS_FILTER,
     PREFIX,
     STDIN,

@@ -29,6 +29,9 @@ const struct run_row run_rows[OPTION_COUNT] = {
                    "0:3,1:2",
                    T, 'r', 0, 0},
     [TEE] = {"--tee", "PET_TEE", "STREAMS", "write to log files and to the terminal", T, 't', 0, 0},
+    [LOG_LINE_PREFIX_TEMPLATE] =
+        {"--log-line-prefix-template", "PET_LOG_LINE_PREFIX_TEMPLATE", "TEXT",
+         "begin the lines of --tee so; with ${role_name},\n${rank}, ${local_rank}, ${hostname}", T, 0, 0, 0},
     [LOCAL_RANKS_FILTER] = {"--local-ranks-filter", "PET_LOCAL_RANKS_FILTER", "RANKS",
                             "show the output of these ranks only: 0,1", T, 0, 0, 0},
     [PREFIX] = {"--prefix", NULL, "WHEN", "auto: lines begin with [rank] if there are\nseveral ranks (default); never",

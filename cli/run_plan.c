@@ -161,7 +161,9 @@ static bool read_streams(struct run *run, enum run_option option, const uint8_t 
 static bool plan_streams(struct run *run) {
     struct hr_launch_job *job = &run->job;
     if (!read_streams(run, REDIRECTS, &job->redirects) || !read_streams(run, TEE, &job->tees)) return false;
-    job->logged_prefix = run_variable(run, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+    job->logged_prefix = run_has(run, LOG_LINE_PREFIX_TEMPLATE)
+                             ? text_of(run, LOG_LINE_PREFIX_TEMPLATE)
+                             : run_variable(run, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
     if (run_has(run, LOCAL_RANKS_FILTER)) {
         bool *is_shown = run_keep(run, job->local_size * sizeof *is_shown);
         if (!run_ranks(run, LOCAL_RANKS_FILTER, job->local_size, is_shown)) return false;

@@ -42,10 +42,12 @@ static void close_open(struct hr__screen *screen, struct hr__text *text, uint8_t
 /* The prefix of lines that are also logged, as torchrun has it. */
 static void add_logged_prefix(const struct hr_launch_job *job, const struct hr__rank *rank, struct hr__text *text) {
     const char *role = job->role ? job->role : "default";
-    char global[12], local[12];
+    char global[12], local[12], host[HR__HOST_NAME_BYTES];
+    hr__host_name(host);
     snprintf(global, sizeof global, "%u", rank->global);
     snprintf(local, sizeof local, "%u", rank->local);
-    const struct hr__macro macros[] = {{"role_name", role}, {"rank", global}, {"local_rank", local}, {NULL, NULL}};
+    const struct hr__macro macros[] = {
+        {"role_name", role}, {"rank", global}, {"local_rank", local}, {"hostname", host}, {NULL, NULL}};
     hr__expand(text, job->logged_prefix ? job->logged_prefix : "[${role_name}${local_rank}]:", macros);
 }
 

@@ -79,7 +79,8 @@ def test_documentation_has_the_options_of_the_help() -> None:
 def test_help_has_each_option_of_torchrun() -> None:
     parser = pytest.importorskip("torch.distributed.run").get_args_parser()
     torchs = {name for action in parser._actions for name in action.option_strings if name.startswith("--")}
-    assert {name for name in torchs if "_" not in name} <= options_of(run("run", "--help").stdout)
+    elsewhere = {"--print-completion"}  # of torch 2.15: headrace completion
+    assert {name for name in torchs if "_" not in name} - elsewhere <= options_of(run("run", "--help").stdout)
 
 
 # ---- what is refused ----

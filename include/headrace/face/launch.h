@@ -69,8 +69,8 @@ struct hr_launch_job {
     const char *log_dir; /* NULL: no logs; then redirects and tees are all 0 */
     const uint8_t *redirects;
     const uint8_t *tees;
-    const char *logged_prefix; /* template of the prefix of lines of `tees`, with $role_name, $rank, $local_rank; NULL:
-                                  "[${role_name}${local_rank}]:" */
+    const char *logged_prefix; /* template of the prefix of lines of `tees`, with $role_name, $rank, $local_rank and
+                                  $hostname; NULL: "[${role_name}${local_rank}]:" */
     const bool *is_shown;      /* per local rank: its streams are shown if they are not redirected; NULL: all are */
 
     bool ends_with_parent; /* the job ends when the parent of this process has ended. Otherwise it does so if this is

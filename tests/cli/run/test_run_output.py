@@ -7,6 +7,7 @@ import os
 import re
 import resource
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -201,6 +202,15 @@ def test_logs_have_torchruns_layout(tmp_path: Path, word: str, shown: bool) -> N
         assert (own / "stdout.log").read_text() == "out\n"
         assert (own / "stderr.log").read_text() == "err\n"
     assert sorted(result.stdout.splitlines()) == (["[default0]:out", "[default1]:out"] if shown else [])
+
+
+def test_logged_lines_begin_with_the_template(tmp_path: Path) -> None:
+    """As torchrun has it since torch 2.15; the option is stronger than the variable."""
+    code = "from ranks import *\nprint('out')\n"
+    template = ("--log-line-prefix-template", "${hostname} ${role_name}${rank}${local_rank}> ")
+    environment = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "no"}
+    result = run(tmp_path, code, "--tee", "3", "--log-dir", "logs", *template, nproc=1, env=environment)
+    assert result.stdout == f"{socket.gethostname()} default00> out\n"
 
 
 CHANGES_FOLDER = """from ranks import *
