@@ -266,7 +266,7 @@ static void write_code(const struct hr__attempt *attempt, struct hr__text *to) {
     hr__text_adds(to, "\n");
 }
 
-/* Returns the end of a message with the page about why a job was ended; NULL: there is none. */
+/* Returns the end of a message with the page about why a job was ended; NULL: no page is about that. */
 static const char *page_on(const struct hr__attempt *attempt) {
     switch (attempt->reason) {
     case HR__FAILED:

@@ -116,7 +116,7 @@ def _started_repaired(start: Callable[[bool], _Made], parts: Any, method: str, r
     try:
         made = start(True)
     except Exception as error:
-        explain(error, check.without(report, repairs.remedied(report)) or report)
+        explain(error, check.without(report, repairs.remedied(report)) or report, help_on("pickle"))
         raise
     warn_user(repairs.warning(repairs.remedied(report)))
     return made
