@@ -91,6 +91,8 @@ def write_documents(pages: dict[str, str]) -> None:
         if name.startswith("include/"):
             continue
         text = (ROOT / name).read_text()
+        if page.startswith("reference/messages/"):
+            text = name_key(text, posixpath.basename(page))
         if name.endswith(".md"):
             tree = (SETTINGS / "tree.txt").read_text() if page == "index" else ""
             write(page, move_links(text, name, pages) + tree)
@@ -98,6 +100,13 @@ def write_documents(pages: dict[str, str]) -> None:
             write(page, example(name, text))
     for picture in (ROOT / "docs").glob("*.svg"):
         shutil.copy2(picture, SOURCE / picture.name)
+
+
+def name_key(text: str, key: str) -> str:
+    """Returns the page about a message with its key below the title, for those who search for what the message ends
+    with."""
+    title, _, rest = text.partition("\n")
+    return f"{title}\n\nMessages end with `(headrace help {key})`.\n{rest}"
 
 
 def example(name: str, text: str) -> str:
@@ -153,7 +162,8 @@ def command_about(shown: str) -> str:
 def write_trees() -> None:
     """Adds the list of its pages to the page of each folder, where Sphinx finds them."""
     write(
-        "reference/messages/index", "# Messages\n\nWhat they mean, and what to do. `headrace help KEY` prints a page.\n"
+        "reference/messages/index",
+        "# Messages\n\nWhat they mean, and what to do. A message ends with its key: `(headrace help KEY)`.\n",
     )
     write("developers/index", "# Developers\n\nHow headrace works inside, a page for each part.\n")
     with_own_lists = ("reference/c", "reference/commands", "reference/python", "examples")
