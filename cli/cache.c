@@ -23,6 +23,12 @@ static const char general_help[] = "Usage: headrace cache COMMAND [ARGUMENT...]\
                                    "  headrace cache warm 'features/*.npy' --name features\n"
                                    "  python -c 'import headrace; print(headrace.cache(\"features\").keys())'\n";
 
+/* The rows of options that several commands have. */
+#define VERSION_ROW "  --version V    the version of the object (default: 0)\n"
+#define ROOT_AND_JSON_ROWS                                                                                             \
+    "  --root FOLDER  another folder for the cache\n"                                                                  \
+    "  --json         print the result as JSON\n"
+
 static const char warm_help[] = "Usage: headrace cache warm PATH... --name NAME [OPTION...]\n"
                                 "\n"
                                 "Copies .npy and .npz files into one object of the cache. In Python,\n"
@@ -53,25 +59,30 @@ static const char warm_help[] = "Usage: headrace cache warm PATH... --name NAME 
 static const char ls_help[] = "Usage: headrace cache ls [--root FOLDER] [--json]\n"
                               "\n"
                               "Lists the objects of the cache, builds that are not finished, and removed objects\n"
-                              "that some processes still have.\n";
+                              "that some processes still have.\n"
+                              "\n" ROOT_AND_JSON_ROWS;
 
 static const char info_help[] = "Usage: headrace cache info NAME [--version V] [--root FOLDER] [--json]\n"
                                 "\n"
                                 "Shows an object: its size, where it is and why, who built it and when, from what,\n"
-                                "and which processes have it since when. Exit code: 1 if there is no such object.\n";
+                                "and which processes have it since when. Exit code: 1 if there is no such object.\n"
+                                "\n" VERSION_ROW ROOT_AND_JSON_ROWS;
 
 static const char verify_help[] =
     "Usage: headrace cache verify NAME-or-FILE... [--version V] [--root FOLDER] [--json]\n"
     "\n"
     "Reads objects of the cache as a whole and compares each chunk with its checksum.\n"
     "A FILE has frozen data (headrace.freeze, Builder). Exit code: 1 if one\n"
-    "is damaged, truncated, or does not exist.\n";
+    "is damaged, truncated, or does not exist.\n"
+    "\n" VERSION_ROW ROOT_AND_JSON_ROWS;
 
-static const char rm_help[] = "Usage: headrace cache rm NAME... [--version V] [--force] [--root FOLDER] [--json]\n"
-                              "\n"
-                              "Removes objects. What a process has is removed with --force only: the name becomes\n"
-                              "free, processes that have the object keep it, and its memory is freed when the\n"
-                              "last of them ends. Exit code: 1 if one does not exist or is in use.\n";
+static const char rm_help[] =
+    "Usage: headrace cache rm NAME... [--version V] [--force] [--root FOLDER] [--json]\n"
+    "\n"
+    "Removes objects. What a process has is removed with --force only: the name becomes\n"
+    "free, processes that have the object keep it, and its memory is freed when the\n"
+    "last of them ends. Exit code: 1 if one does not exist or is in use.\n"
+    "\n" VERSION_ROW "  --force        remove the name of what a process has, too\n" ROOT_AND_JSON_ROWS;
 
 static const char gc_help[] =
     "Usage: headrace cache gc [--older TIME] [--quota SIZE] [--dry-run] [--root FOLDER] [--json]\n"
@@ -82,7 +93,7 @@ static const char gc_help[] =
     "  --older TIME   also objects that were not attached for so long: 7d, 12h, 90s\n"
     "  --quota SIZE   also objects that were attached longest ago, until the rest is no\n"
     "                 larger than SIZE: 40G\n"
-    "  --dry-run      only list them\n";
+    "  --dry-run      only list them\n" ROOT_AND_JSON_ROWS;
 
 struct command {
     const char *name, *help;

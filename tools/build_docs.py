@@ -91,6 +91,8 @@ def write_documents(pages: dict[str, str]) -> None:
         if name.startswith("include/"):
             continue
         text = (ROOT / name).read_text()
+        if page.startswith("reference/messages/"):
+            text = name_key(text, posixpath.basename(page))
         if name.endswith(".md"):
             tree = (SETTINGS / "tree.txt").read_text() if page == "index" else ""
             write(page, move_links(text, name, pages) + tree)
@@ -98,6 +100,13 @@ def write_documents(pages: dict[str, str]) -> None:
             write(page, example(name, text))
     for picture in (ROOT / "docs").glob("*.svg"):
         shutil.copy2(picture, SOURCE / picture.name)
+
+
+def name_key(text: str, key: str) -> str:
+    """Returns the page about a message with its key below the title, for those who search for what the message ends
+    with."""
+    title, _, rest = text.partition("\n")
+    return f"{title}\n\nMessages end with `(headrace help {key})`.\n{rest}"
 
 
 def example(name: str, text: str) -> str:
@@ -118,16 +127,25 @@ def write_c_reference() -> None:
 
 
 def write_commands() -> None:
-    """Writes a page for each command, which is what its help says."""
+    """Writes a page for each command."""
     rows = ["# Commands\n\nThese pages are what `--help` prints. They are man pages, too: `make man`.\n"]
     for command in COMMANDS:
         words = ["headrace", *command.split()]
         name, shown = "-".join(words), " ".join(words)
-        help_text = subprocess.run([*words, "--help"], check=True, capture_output=True, text=True).stdout
-        about = command_about(shown)
-        write(f"reference/commands/{name}", f"# {shown}\n\n{about}\n\n```text\n{help_text.rstrip()}\n```\n")
-        rows.append(f"- [{shown}]({name}.md): {about}")
+        write(f"reference/commands/{name}", command_page(command))
+        rows.append(f"- [{shown}]({name}.md): {command_about(shown)}")
     write("reference/commands/index", "\n".join(rows) + "\n")
+
+
+def command_page(command: str) -> str:
+    """Returns the page of a command, which is what its help says."""
+    words = ["headrace", *command.split()]
+    shown = " ".join(words)
+    return f"# {shown}\n\n{command_about(shown)}\n\n```text\n{help_of(words).rstrip()}\n```\n"
+
+
+def help_of(words: list[str]) -> str:
+    return subprocess.run([*words, "--help"], check=True, capture_output=True, text=True).stdout
 
 
 def command_about(shown: str) -> str:
@@ -135,8 +153,7 @@ def command_about(shown: str) -> str:
     *above, name = shown.split()
     if not above:
         return "Brings samples to training processes."
-    help_text = subprocess.run([*above, "--help"], check=True, capture_output=True, text=True).stdout
-    match = re.search(rf"^  {name} +(.*(?:\n {{5,}}.*)*)", help_text, re.MULTILINE)
+    match = re.search(rf"^  {name} +(.*(?:\n {{5,}}.*)*)", help_of(above), re.MULTILINE)
     assert match, f"the help of {' '.join(above)} does not have {name}"
     about = re.sub(r"; see `.*", "", " ".join(match[1].split()))
     return f"{about[0].upper()}{about[1:]}."
@@ -145,7 +162,8 @@ def command_about(shown: str) -> str:
 def write_trees() -> None:
     """Adds the list of its pages to the page of each folder, where Sphinx finds them."""
     write(
-        "reference/messages/index", "# Messages\n\nWhat they mean, and what to do. `headrace help KEY` prints a page.\n"
+        "reference/messages/index",
+        "# Messages\n\nWhat they mean, and what to do. A message ends with its key: `(headrace help KEY)`.\n",
     )
     write("developers/index", "# Developers\n\nHow headrace works inside, a page for each part.\n")
     with_own_lists = ("reference/c", "reference/commands", "reference/python", "examples")

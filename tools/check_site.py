@@ -3,7 +3,8 @@
 
 check_site.py [FOLDER]: build/docs/html is the default. Each page is opened in light and in dark, 390 and 1280 pixels
 wide. No page may ask for anything outside of the folder, write an error to the console, be wider than the window, or
-have a link to a page or a heading that does not exist. The search has to find what users type.
+have a link to a page or a heading that does not exist. The search has to find what users type. The first page has what
+a visitor has to see on one screen (FIRST_SCREEN), and long pages begin with a summary (SUMMARIES).
 
 Chromium is driven through pipes (--remote-debugging-pipe): messages of its DevTools protocol, each ended by a zero
 byte.
@@ -27,8 +28,23 @@ from common import ROOT
 WIDTHS = (390, 1280)
 SCHEMES = ("light", "dark")
 SEARCHES = {"shm": "index", "arena_limit": "options", "torchrun": "launch", "KeyError": "cache", "preempted": "index"}
+HEIGHT = 800
 DEADLINE_S = 60
+# What is above the fold of the first page in a wide window: elements, as the page's script finds them.
+FIRST_SCREEN = {
+    "the line to change": "[...document.querySelectorAll('pre')].find(e => e.innerText.includes('headrace.torch'))",
+    "how to install it": "[...document.querySelectorAll('code')].find(e => e.innerText.startsWith('pip install'))",
+    "the picture": "document.querySelector('article img')",
+}
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+# Long pages, each with words of its summary, which ends on the first screen.
+SUMMARIES = {
+    "benchmarks": "memory are saved",
+    "conformance": "for looking things up",
+    "reliability": "limits that are known",
+    "untested": "a slower way",
+}
+_SUMMARY = "[...document.querySelectorAll('article p')].find(e => e.innerText.includes({words!r}))"
 
 
 class Browser:
@@ -81,7 +97,7 @@ class Browser:
 
     def show(self, url: str, width: int, scheme: str) -> None:
         """Opens a page, and returns when it is loaded. `events` are those since then."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False)
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=HEIGHT, deviceScaleFactor=1, mobile=False)
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.call("Emulation.setEmulatedMedia", features=[feature])
         self.events.clear()
@@ -145,6 +161,18 @@ def find_faults(browser: Browser, folder: Path, page: Path, width: int, scheme: 
     return [f"{name}, {scheme}, {width} pixels: {fault}" for fault in faults]
 
 
+def find_below_fold(browser: Browser, page: Path, elements: dict[str, str]) -> list[str]:
+    """Returns a complaint for each of the elements that a visitor of a page does not see at once."""
+    browser.show(page.as_uri(), WIDTHS[-1], SCHEMES[0])
+    found = {name: browser.value(f"{element}?.getBoundingClientRect().bottom") for name, element in elements.items()}
+    size = f"{WIDTHS[-1]} x {HEIGHT}"
+    return [
+        f"{page.name}: {name} is not on the first screen of {size}"
+        for name, bottom in found.items()
+        if bottom is None or bottom > HEIGHT
+    ]
+
+
 def search(browser: Browser, folder: Path, word: str) -> list[str]:
     """Returns the pages that the site's search finds."""
     browser.show(f"{(folder / 'search.html').as_uri()}?q={word}", WIDTHS[-1], SCHEMES[0])
@@ -168,6 +196,10 @@ def main(folder: Path) -> int:
         browser = Browser(program, profile)
         for page, width, scheme in itertools.product(pages, WIDTHS, SCHEMES):
             complaints += find_faults(browser, folder, page, width, scheme)
+        complaints += find_below_fold(browser, folder / "index.html", FIRST_SCREEN)
+        for name, words in SUMMARIES.items():
+            element = {"the summary": _SUMMARY.format(words=words)}
+            complaints += find_below_fold(browser, folder / f"{name}.html", element)
         for word, page_name in SEARCHES.items():
             if page_name not in (names := search(browser, folder, word)):
                 complaints.append(f"search for {word}: {page_name} is not among {len(names)} pages that were found")

@@ -74,8 +74,9 @@ static int plan(const struct hr_arena_options *options, uint64_t limit_bytes, st
 static int no_descriptor(int code) {
     if (code != -EMFILE && code != -ENFILE)
         return hr__fail(code, "arena: cannot open an eventfd or a pipe: %s", hr_error_text(code));
-    return hr__fail(code, "arena: cannot open a descriptor: %s; raise the limit on open files (ulimit -n)",
-                    hr_error_text(code));
+    return hr__fail(
+        code, "arena: cannot open a descriptor: %s; raise the limit on open files (ulimit -n)" HR_HELP("open-files"),
+        hr_error_text(code));
 }
 
 static int open_descriptors(hr_arena *arena) {

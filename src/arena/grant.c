@@ -32,7 +32,7 @@ static int commit_payload(hr_arena *arena, uint32_t slot, uint64_t bytes) {
     if (target > hr__min((uint64_t)entry->windows * arena->layout.window_bytes, arena->limit_bytes))
         return hr__fail(HR_E_TOO_BIG,
                         "arena: a task of %llu bytes takes %llu and does not fit the limit of %llu bytes; raise "
-                        "arena_limit or make batches of fewer samples",
+                        "arena_limit or make batches of fewer samples" HR_HELP("memory-limit"),
                         (unsigned long long)bytes, (unsigned long long)target, (unsigned long long)arena->limit_bytes);
     hr__ledger_make_room(arena, target - has);
     int r = hr__commit(arena->memory_fd, hr__layout_window_at(&arena->layout, slot) + has, target - has);

@@ -253,7 +253,7 @@ static int attach_patiently(hr_cache *cache, uint32_t store, const char *key, co
     if (r == -EMFILE || r == -ENFILE)
         return hr__fail(r,
                         "cache: cannot open '%s': %s; each object that is attached has two descriptors: raise the "
-                        "limit on open files (ulimit -n)",
+                        "limit on open files (ulimit -n)" HR_HELP("open-files"),
                         name, hr_error_text(r));
     return r;
 }

@@ -89,11 +89,13 @@ int hr__cache_choose(hr_cache *cache, const char *name, uint64_t bytes, uint32_t
     if (hr__cache_make_disk(cache) < 0)
         return hr__fail_more(-ENOSPC,
                              "cache: no room for '%s' in %s: %s; free some space (headrace cache gc), or give "
-                             "another folder",
+                             "another folder" HR_HELP("cache-no-room"),
                              name, cache->root, first);
     if (!fits(&cache->stores[1], bytes, second))
-        return hr__fail(-ENOSPC, "cache: no room for '%s': %s; and %s; free some space (headrace cache gc)", name,
-                        first, second);
+        return hr__fail(
+            -ENOSPC,
+            "cache: no room for '%s': %s; and %s; free some space (headrace cache gc)" HR_HELP("cache-no-room"), name,
+            first, second);
     *ret_store = 1;
     int length = snprintf(ret_why, HR__WHY_BYTES, "%.240s; %.240s", first, second);
     return length < 0 ? -EINVAL : 0;
@@ -131,7 +133,7 @@ static int check_headroom(uint64_t bytes) {
     if (has_no_limit(headroom) || headroom > bytes + MARGIN_BYTES) return 0;
     return hr__fail(-ENOMEM,
                     "cache: the cgroup of this process has %.2f GiB left, and %.2f GiB more are needed; the kernel "
-                    "would kill it. Raise the memory limit of the container or job",
+                    "would kill it. Raise the memory limit of the container or job" HR_HELP("cache-no-room"),
                     in_gib(headroom), in_gib(bytes));
 }
 

@@ -20,12 +20,12 @@ static int check_folder(const char *path, const struct hr__file_info *info) {
     if (info->user != hr__user())
         return hr__fail(-EPERM,
                         "cache: %s belongs to user %u, not to user %u, who runs this process; give a folder of your "
-                        "own (root=, or HEADRACE_CACHE)",
+                        "own (root=, or HEADRACE_CACHE)" HR_HELP("cache-folder"),
                         path, info->user, hr__user());
     if (info->mode & 022)
         return hr__fail(-EPERM,
                         "cache: other users may write to %s (mode %04o), and could replace what is there; run "
-                        "chmod go-w %s",
+                        "chmod go-w %s" HR_HELP("cache-folder"),
                         path, info->mode, path);
     return 0;
 }
@@ -36,7 +36,7 @@ static int check_file_system(const char *path, struct hr__file_system *ret_syste
     if (ret_system->refused)
         return hr__fail(-EOPNOTSUPP,
                         "cache: %s is on %s, whose locks are not reliable; give a folder on a local disk or in "
-                        "/dev/shm (root=, or HEADRACE_CACHE)",
+                        "/dev/shm (root=, or HEADRACE_CACHE)" HR_HELP("cache-folder"),
                         path, ret_system->refused);
     return 0;
 }
@@ -122,7 +122,7 @@ static int open_default(hr_cache *cache, struct hr__file_info *ret_info) {
         if (r == 0) return hr__path(cache->root, "%s", roots[i]);
     }
     return hr__fail_more(r, "cache: no folder can be used, neither in /dev/shm nor in TMPDIR nor in /tmp; give one "
-                            "(root=, or HEADRACE_CACHE)");
+                            "(root=, or HEADRACE_CACHE)" HR_HELP("cache-folder"));
 }
 
 static int name_disk(char *ret_root) {

@@ -89,7 +89,7 @@ static int check_place(const hr_cache_build *build) {
     if (build->store != 0 && build->record.keep != HR_CACHE_KEEP_DISK)
         return hr__fail(-ENOSPC,
                         "cache: no room in memory for the shared array '%s': %s; free some space (headrace cache gc), "
-                        "or keep it on a disk (persist=\"file\")",
+                        "or keep it on a disk (persist=\"file\")" HR_HELP("cache-no-room"),
                         build->record.name, build->record.place);
     if (hr__file_system_look(store->path, &system) == 0 && system.copies_on_write)
         return hr__fail(

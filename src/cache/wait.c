@@ -179,7 +179,7 @@ static int too_many_deaths(const hr_cache_ticket *ticket, const struct hr__build
                     "cache: %" PRIu32 " processes in a row died while they built '%s', the last one with pid %" PRIu32
                     " (%.120s). If the kernel killed them because memory ran out: %" PRIu64
                     " MiB are available, and the limit of the cgroup is: %s. Build it alone (headrace cache warm), "
-                    "with fewer workers, or in pieces (headrace.cache.writer)",
+                    "with fewer workers, or in pieces (headrace.cache.writer)" HR_HELP("cache-builders-died"),
                     state->deaths, ticket->plan.name, state->pid, state->command, hr__available_memory() >> 20, cgroup);
 }
 

@@ -58,13 +58,13 @@ static int check_header(const struct hr__frozen_header *header, uint64_t bytes, 
         return hr__fail(HR_E_VERSION,
                         "frozen data: %s is frozen data of format version %" PRIu32
                         "; this headrace reads %d to %d; make "
-                        "it again with this one",
+                        "it again with this one" HR_HELP("frozen-damaged"),
                         name, header->version, HR_FROZEN_OLDEST_VERSION, HR_FROZEN_VERSION);
     if (header->checksum != hr__header_sum(header)) return refuse(name, HR_E_CORRUPT, damaged);
     if (header->total_bytes != bytes)
         return hr__fail(HR_E_CORRUPT,
                         "frozen data: %s has %" PRIu64 " bytes, but its header says %" PRIu64
-                        ": it was truncated or extended; copy or make it again",
+                        ": it was truncated or extended; copy or make it again" HR_HELP("frozen-damaged"),
                         name, bytes, header->total_bytes);
     if (header->header_bytes != sizeof *header || header->heap_end < sizeof *header || header->heap_end > bytes ||
         header->heap_end % 8 || header->shape_count > HR_FROZEN_MAX_SHAPES || header->chunk_bytes != CHUNK_BYTES ||

@@ -15,8 +15,8 @@
 
 void hr__contents_set_corrupt(const char *what, uint64_t offset) {
     hr__fail(HR_E_CORRUPT,
-             "frozen data: %s at byte %" PRIu64
-             " of the frozen data is damaged; freeze the data again, or open it with verify to see how much is damaged",
+             "frozen data: %s at byte %" PRIu64 " of the frozen data is damaged; freeze the data again, or open it "
+             "with verify to see how much is damaged" HR_HELP("frozen-damaged"),
              what, offset);
 }
 

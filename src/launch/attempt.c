@@ -25,7 +25,7 @@ static int reserve_port(struct hr__attempt *attempt) {
     if (r == -EADDRINUSE)
         return hr__fail(r,
                         "launch: another job of headrace run on this machine uses the port %u; give another "
-                        "--master-port, or none: then a free one is chosen",
+                        "--master-port, or none: then a free one is chosen" HR_HELP("master-port"),
                         attempt->job->master_port);
     return 0; /* a machine without abstract sockets reserves no ports */
 }
@@ -40,7 +40,7 @@ static int hold_port(struct hr__attempt *attempt) {
         if (r < 0 && job->master_port)
             return hr__fail(r,
                             "launch: the port %u cannot be used: %s; give another --master-port, or none: then a free "
-                            "one is chosen",
+                            "one is chosen" HR_HELP("master-port"),
                             job->master_port, hr_error_text(r));
         if (r < 0) return hr__fail(r, "launch: there is no free TCP port: %s", hr_error_text(r));
     }

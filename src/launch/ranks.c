@@ -146,8 +146,9 @@ int hr__ranks_open(struct hr__attempt *attempt) {
     int r = open_folder(attempt);
     for (uint32_t i = 0; r == 0 && i < count; i++) r = open_rank(attempt, &attempt->ranks[i]);
     if (r == -EMFILE || r == -ENFILE)
-        return hr__fail_more(r, "launch: %u ranks need about %u open files; raise the limit (ulimit -n)", count,
-                             6 * count);
+        return hr__fail_more(
+            r, "launch: %u ranks need about %u open files; raise the limit (ulimit -n)" HR_HELP("open-files"), count,
+            6 * count);
     return r;
 }
 

@@ -266,6 +266,20 @@ static void write_code(const struct hr__attempt *attempt, struct hr__text *to) {
     hr__text_adds(to, "\n");
 }
 
+/* Returns the end of a message with the page about why a job was ended; NULL: no page is about that. */
+static const char *page_on(const struct hr__attempt *attempt) {
+    switch (attempt->reason) {
+    case HR__FAILED:
+        return HR_HELP("rank-failed");
+    case HR__EXIT_TIMEOUT:
+        return HR_HELP("exit-hangs");
+    case HR__STALLED:
+        return HR_HELP("ranks-wait");
+    default:
+        return NULL;
+    }
+}
+
 static void write_rest(const struct hr__attempt *attempt, uint32_t restarts_left, struct hr__text *to) {
     const char *starter = attempt->job->kind == HR_LAUNCH_ONE ? "the command" : "the ranks";
     if (attempt->adopted_count)
@@ -275,6 +289,7 @@ static void write_rest(const struct hr__attempt *attempt, uint32_t restarts_left
         hr__text_addf(to, "  %u process%s could not be killed, and may still run: %s\n", attempt->stuck_count,
                       attempt->stuck_count > 1 ? "es" : "", hr__text_string(&attempt->stuck));
     if (attempt->folder) hr__text_addf(to, "  the logs are in %s\n", attempt->folder);
+    if (page_on(attempt)) hr__text_addf(to, " %s\n", page_on(attempt));
     if (restarts_left)
         hr__text_addf(to, "headrace: all ranks are started again; %u restart%s left\n", restarts_left - 1,
                       restarts_left == 2 ? " is" : "s are");
@@ -284,8 +299,9 @@ static void write_rest(const struct hr__attempt *attempt, uint32_t restarts_left
 
 static void write_left(const struct hr__attempt *attempt, struct hr__text *to) {
     if (attempt->left_count)
-        hr__text_addf(to, "headrace: note: the ranks have left %u process%s running: %s%s\n", attempt->left_count,
-                      attempt->left_count > 1 ? "es" : "", hr__text_string(&attempt->left),
+        hr__text_addf(to,
+                      "headrace: note: the ranks have left %u process%s running: %s%s" HR_HELP("processes-left") "\n",
+                      attempt->left_count, attempt->left_count > 1 ? "es" : "", hr__text_string(&attempt->left),
                       attempt->left_count > 8 ? ", ..." : "");
 }
 

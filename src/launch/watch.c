@@ -158,6 +158,7 @@ static void note_exit(struct hr__attempt *attempt, struct hr__rank *rank, int64_
                   rank->name, hr__seconds(since_ns), rank->pid);
     describe_keepers(rank, &text);
     if (attempt->job->exit_timeout_ns < 0) hr__text_adds(&text, ". --exit-timeout SECONDS ends such a rank");
+    hr__text_adds(&text, HR_HELP("exit-hangs"));
     hr__say(attempt->launch, "%s", hr__text_string(&text));
     hr__text_free(&text);
 }
@@ -260,6 +261,7 @@ static void note_stall(struct hr__attempt *attempt, int64_t since_ns) {
     attempt->watch->is_stall_noted = true;
     hr__ending_take_stacks(attempt);
     describe_stall(attempt, &text);
+    hr__text_adds(&text, " " HR_HELP("ranks-wait") "\n");
     hr__say(attempt->launch,
             "headrace: note: no rank has taken a batch or written anything for %.0f s:", hr__seconds(since_ns));
     hr__show_text(attempt->launch, &text);

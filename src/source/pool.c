@@ -38,7 +38,8 @@ static bool is_same(const struct hr__file_info *one, const struct hr__file_info 
 }
 
 static int check_unchanged(const struct hr__pool_file *file, const struct hr__file_info *now) {
-    static const char advice[] = "Open the source again, and do not write to files that are in use";
+    static const char advice[] =
+        "Open the source again, and do not write to files that are in use" HR_HELP("source-changed");
     if (!is_same(&file->first, now))
         return hr__fail(-ESTALE, "source: %s was replaced by another file since it was opened. %s", file->path, advice);
     if (file->first.bytes != now->bytes)
@@ -84,7 +85,8 @@ static int open_within(struct hr__pool *pool, const char *path, int *ret_fd) {
     while ((r == -EMFILE || r == -ENFILE) && close_one(pool)) r = hr__file_open(path, ret_fd);
     if (r == -EINVAL) return hr__fail(r, "source: %s is not a regular file", path);
     if (r == -EMFILE || r == -ENFILE)
-        return hr__fail(r, "source: cannot open %s: this process has too many open files (ulimit -n)", path);
+        return hr__fail(
+            r, "source: cannot open %s: this process has too many open files (ulimit -n)" HR_HELP("open-files"), path);
     return r < 0 ? hr__fail(r, "source: cannot open %s: %s", path, hr_error_text(r)) : 0;
 }
 

@@ -21,7 +21,7 @@ static int add_file(hr_tar *tar, const char *path, const struct hr_index_file *k
     if (now.bytes != known->bytes || now.changed_ns != known->changed_ns)
         return hr__fail(-ESTALE,
                         "source: %s was changed since its index was made. Open the source again, and do not write to "
-                        "files that are in use",
+                        "files that are in use" HR_HELP("source-changed"),
                         path);
     return hr__pool_add_known(tar->pool, path, &now, &number);
 }

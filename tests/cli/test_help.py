@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import pathlib
+import re
 import subprocess
 import sys
 
@@ -10,7 +12,31 @@ import pytest
 from headrace._commands import help as command
 from program import run
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 KEYS = command.list_keys()
+# How a message names its page: help_on of headrace/_base/help_key.py in Python, HR_HELP of headrace/face/error.h in C.
+_NAMED = {"*.py": re.compile(r'\bhelp_on\(\s*"([^"]+)"\s*\)'), "*.c": re.compile(r'\bHR_HELP\("([^"]+)"\)')}
+_CALLED = {"*.py": re.compile(r"(?<!def )\bhelp_on\("), "*.c": re.compile(r"\bHR_HELP\(")}
+
+
+def list_texts(pattern: str) -> dict[pathlib.Path, str]:
+    folders = ("python/headrace", "src", "cli")
+    return {path: path.read_text() for folder in folders for path in (ROOT / folder).rglob(pattern)}
+
+
+def test_pages_are_those_that_messages_name() -> None:
+    named = {
+        key for pattern, name in _NAMED.items() for text in list_texts(pattern).values() for key in name.findall(text)
+    }
+    assert named == set(KEYS)
+
+
+@pytest.mark.parametrize("pattern", _NAMED)
+def test_messages_name_their_pages_in_one_way(pattern: str) -> None:
+    for path, text in list_texts(pattern).items():
+        assert len(_CALLED[pattern].findall(text)) == len(_NAMED[pattern].findall(text)), f"{path}: a key is no literal"
+        by_hand = re.findall(r"\(headrace help (?!\{key\})", text)
+        assert not by_hand, f"{path}: a message names its page without help_on or HR_HELP"
 
 
 def test_help_lists_all_pages_and_prints_one() -> None:
@@ -31,7 +57,9 @@ def test_words_of_message_find_its_page() -> None:
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_page_says_what_is_seen_and_what_to_do(key: str) -> None:
+def test_page_says_what_is_seen_and_what_to_do(key: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = command.read_page(key)
+    assert command.main([key]) == 0 and capsys.readouterr().out == text.removeprefix("# ")
+    assert command.PAGES.parent.parent != ROOT / "python"  # it is the installed package
     assert text.startswith("# ") and "\n\nYou see: " in text and "\n\nWhat to do" in text
-    assert max(map(len, text.splitlines())) <= 90
+    assert max(map(len, text.splitlines())) <= 88

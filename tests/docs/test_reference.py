@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each public name of the Python package is explained on exactly one page of the reference."""
+"""Each public name of the Python package, each function of the C API, each option of the commands and of the loaders,
+and each key of a message is explained on exactly one page of the reference."""
 
 from __future__ import annotations
 
 import collections
 import importlib.util
+import os
 import pathlib
 import re
+import sys
 import types
 
+import build_docs
+import c_reference
 import pytest
+from headrace._commands import help as help_command
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs/reference/python").glob("*.md"))
@@ -66,3 +72,79 @@ def _find(name: str) -> object:
             value = getattr(value, part)
         return value
     raise AssertionError(f"there is no {name}")
+
+
+# ---- C ----
+
+
+def test_each_c_function_is_on_one_page(tmp_path: pathlib.Path) -> None:
+    declared = [
+        name
+        for header in (ROOT / "include/headrace").glob("*.h")
+        for name in re.findall(r"^HR_API\b[^;{]*?\b(hr_\w+)\(", header.read_text(), re.MULTILINE)
+    ]
+    assert c_reference.main(ROOT / "include", tmp_path) == 0
+    pages = [path.read_text() for path in tmp_path.glob("*.md")]
+    for name in declared:
+        found = sum(bool(re.search(rf"^HR_API\b[^;{{]*?\b{name}\(", page, re.MULTILINE)) for page in pages)
+        assert found == 1, f"{name} is on {found} pages of the C reference"
+    assert len(declared) == len(set(declared)) > 100
+
+
+# ---- commands and their options ----
+
+
+@pytest.fixture
+def installed_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}")
+
+
+def list_commands(words: list[str]) -> list[str]:
+    """Returns the commands that a help lists."""
+    return re.findall(r"^  ([a-z]+) {2,}\S", build_docs.help_of(words), re.MULTILINE)
+
+
+def options_in_c() -> dict[str, set[str]]:
+    """Returns the options that each command in C reads, from the tables of the program."""
+    found: dict[str, set[str]] = {}
+    for path in (ROOT / "cli").glob("*.c"):
+        tables = re.findall(
+            r'struct option options\[\] = \{(.*?)\};.*?parse_options\("([a-z ]+)"', path.read_text(), re.DOTALL
+        )
+        found.update({command: set(re.findall(r'"(--[a-z-]+)"', table)) for table, command in tables})
+    rows = re.findall(r'\] = \{"(--[a-z-]+)"(.*?)\},', (ROOT / "cli/run_options.c").read_text(), re.DOTALL)
+    found["run"] = {name for name, _ in rows}
+    found["exec"] = {name for name, rest in rows if rest.rstrip().endswith("1")}
+    return found
+
+
+def test_each_command_has_one_page(installed_program: None) -> None:
+    commands = [*list_commands(["headrace"]), *(f"cache {name}" for name in list_commands(["headrace", "cache"]))]
+    assert sorted(["", *commands]) == sorted(build_docs.COMMANDS)
+
+
+def test_each_option_of_commands_is_on_page(installed_program: None) -> None:
+    found = options_in_c()
+    assert {"run", "exec", "index", "cache ls", "cache gc"} <= set(found) and len(found["run"]) > 20
+    for command, options in found.items():
+        page = build_docs.command_page(command)
+        shown = collections.Counter(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", page, re.MULTILINE))
+        assert {name: shown[name] for name in options} == dict.fromkeys(options, 1), command
+
+
+# ---- options of the loaders, and messages ----
+
+
+def test_each_option_of_loaders_is_on_one_page() -> None:
+    from headrace import _options
+
+    rows = collections.Counter(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/options.md").read_text(), re.MULTILINE))
+    assert rows == collections.Counter(list(_options.TABLE))
+
+
+def test_each_key_of_message_is_on_one_page() -> None:
+    pages = collections.Counter(build_docs.list_pages().values())
+    assert max(pages.values()) == 1
+    assert {name: pages[f"reference/messages/{name}"] for name in help_command.list_keys()} == dict.fromkeys(
+        help_command.list_keys(), 1
+    )

@@ -37,7 +37,16 @@ def test_faults_of_page_are_found(tmp_path: Path) -> None:
         page = tmp_path / f"{name}.html"
         page.write_text(PAGE.format(body))
         faults[name] = check_site.find_faults(browser, tmp_path, page, 390, "dark")
+    first = tmp_path / "first.html"
+    first.write_text(
+        PAGE.format('<pre>import headrace.torch</pre><p style="height: 790px"><code>pip install x</code></p>')
+    )
+    below = check_site.find_below_fold(browser, first, check_site.FIRST_SCREEN)
+    first.write_text(PAGE.format('<p style="height: 800px">long</p><code>pip install x</code>'))
+    all_below = check_site.find_below_fold(browser, first, check_site.FIRST_SCREEN)
     browser.close()
+    assert below == ["first.html: the picture is not on the first screen of 1280 x 800"]
+    assert len(all_below) == len(check_site.FIRST_SCREEN)
     assert faults["good"] == []
     assert faults["wide"] == ["wide.html, dark, 390 pixels: is wider than the window"]
     assert any("asks for http://127.0.0.1:9/x.png" in fault for fault in faults["asking"])

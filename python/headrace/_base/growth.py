@@ -19,6 +19,7 @@ from typing import Any
 
 from headrace import _core
 from headrace._base.attributes import own_attributes
+from headrace._base.help_key import help_on
 from headrace._base.lookup import static_dict, static_mro
 from headrace._base.status import Status, parts_of
 from headrace._base.this_process import is_first_rank
@@ -389,6 +390,7 @@ def message(grown: list[Growth], available: float, is_frozen: bool = False) -> s
         f"{count_workers(one.workers)}: {in_units(one.grown_bytes)} so far, {in_units(1000 * one.per_sample)} per "
         f"1,000 samples; {when_full(one, available)}. {fix(one, is_frozen)}"
         + (f". Also growing: {others}" if others else "")
+        + help_on("memory-growth")
     )
 
 

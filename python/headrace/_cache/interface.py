@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace import _core
+from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
 from headrace._cache import attached, building, contents, function, opening, stamps, writer
 from headrace._cache.opening import Root
@@ -101,7 +102,10 @@ def _entry(found: dict[str, Any]) -> dict[str, Any]:
 def _existing(name: Any, root: Root) -> _core.Cache:
     """Returns the cache, which is not made for a look at it. Raises KeyError."""
     if not opening.exists(root):
-        raise KeyError(f"headrace.cache: there is no '{opening.check_name(name)}', because the cache is empty")
+        raise KeyError(
+            f"headrace.cache: there is no '{opening.check_name(name)}', because the cache is empty"
+            + help_on("cache-unknown-name")
+        )
     return opening.open_cache(root)
 
 
@@ -111,10 +115,15 @@ def _no_such(
     found = cache.entries()
     versions = [entry["version"] for entry in found if entry["name"] == name]
     if versions:
-        return KeyError(f"headrace.cache: '{name}' is there in version {', '.join(sorted(versions))}, not {version}")
+        return KeyError(
+            f"headrace.cache: '{name}' is there in version {', '.join(sorted(versions))}, not {version}"
+            + help_on("cache-unknown-name")
+        )
     near = difflib.get_close_matches(name, {entry["name"] for entry in found}, 3, 0.5)
     hint = f"; similar names: {', '.join(near)}" if near else ""
-    return KeyError(f"headrace.cache: there is no '{name}' in {cache.root}{hint}. {advice}")
+    return KeyError(
+        f"headrace.cache: there is no '{name}' in {cache.root}{hint}. {advice}" + help_on("cache-unknown-name")
+    )
 
 
 def _without_cache(name: str, build: Callable[[], Any] | None) -> Any:
@@ -124,7 +133,10 @@ def _without_cache(name: str, build: Callable[[], Any] | None) -> Any:
         raise KeyError(f"headrace.cache: '{name}' cannot be looked up: HEADRACE_DISABLE is set")
     if not _warned["disabled"]:
         _warned["disabled"] = True
-        warn_user("headrace: the cache is not used because HEADRACE_DISABLE is set; each process builds its own data")
+        warn_user(
+            "headrace: the cache is not used because HEADRACE_DISABLE is set; each process builds its own data"
+            + help_on("disabled")
+        )
     value = build()
     if contents.is_pieces(value):
         value = contents.join_pieces(value)

@@ -21,6 +21,7 @@ from typing import Any
 
 from headrace import _core, _options
 from headrace._base import exception_text, lookup
+from headrace._base.help_key import help_on
 from headrace._base.units import in_units
 from headrace._base.warn import warn_user
 from headrace._cache import attached, building, opening, splitting, stamps, tables
@@ -210,7 +211,7 @@ class CachedSamples(PreparedDataset):
         except checks.NotProved as why:
             raise checks.SamplesDiffer(
                 f"headrace: cache= has divided the transform of the dataset in front of its first random step, but "
-                f"sample {index!r} shows that it must not be divided: {why}. {_ADVICE}"
+                f"sample {index!r} shows that it must not be divided: {why}. {_ADVICE}" + help_on("random-samples")
             ) from why
 
     def _make_whole(self, index: Any) -> Any:
@@ -358,7 +359,7 @@ class CachedSamples(PreparedDataset):
         except checks.NotProved as why:
             raise checks.SamplesDiffer(
                 f"headrace: the cache of '{name}' has samples of a divided transform, which are not those of this "
-                f"dataset: {why}. {_ADVICE}"
+                f"dataset: {why}. {_ADVICE}" + help_on("samples-differ")
             ) from why
 
     def _follow(self) -> _core.Samples | None:

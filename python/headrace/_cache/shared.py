@@ -19,6 +19,7 @@ import numpy as np
 
 from headrace import _core
 from headrace._base import lookup
+from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
 from headrace._cache import attached, building, opening
 from headrace._tensors import shared as shared_tensors
@@ -52,7 +53,7 @@ def _tell_dead(name: str, dead: list[tuple[int, bool]]) -> None:
     texts = [f"{pid}{'' if is_visible else ' (of another container)'}" if pid else "?" for pid, is_visible in dead]
     warn_user(
         f"headrace: process {', '.join(texts)} died with a lock of the shared array '{name}', which this one has now; "
-        "what it was changing may be half changed (lock.recovered is True)",
+        "what it was changing may be half changed (lock.recovered is True)" + help_on("lock-recovered"),
         RuntimeWarning,
     )
 
@@ -259,13 +260,14 @@ def _check_same(found: Shared, shape: tuple[int, ...], dtype: Any, keep: int | N
         raise ValueError(
             f"headrace.cache.shared: '{found.name}' exists with shape {found.shape} and dtype {found.dtype}, and shape "
             f"{shape} and dtype {dtype} were asked for; ask for the same, or give another name or version"
+            + help_on("shared-array")
         )
     kept = attached.attach(opening.open_cache(found._handle[0]), *found._handle[1:]).info()["keep"]
     if keep is not None and kept != keep:
         raise ValueError(
             f"headrace.cache.shared: '{found.name}' exists with keep=\"{opening.KEEP_NAMES[kept]}\", and "
             f'keep="{opening.KEEP_NAMES[keep]}" was asked for (persist="file" is keep="disk"); ask for the same, or '
-            "give another name or version"
+            "give another name or version" + help_on("shared-array")
         )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace._base import lookup
+from headrace._base.help_key import help_on
 
 
 def default_collate(samples: list[Any]) -> Any:
@@ -37,7 +38,7 @@ def default_collate(samples: list[Any]) -> Any:
         return _collate_entries(samples)
     raise TypeError(
         f"headrace: default_collate accepts numpy arrays, numbers, strings, mappings and sequences, but found "
-        f"{type(first).__module__}.{type(first).__qualname__}; give the loader a collate_fn"
+        f"{type(first).__module__}.{type(first).__qualname__}; give the loader a collate_fn" + help_on("collate")
     )
 
 
@@ -59,7 +60,7 @@ def _collate_numbers(samples: list[Any]) -> Any:
         if np.array(one).dtype.kind not in "biufc":
             raise TypeError(
                 f"headrace: sample {place} of the batch has {type(one).__module__}.{type(one).__qualname__}, but "
-                "other samples have numbers; give the loader a collate_fn"
+                "other samples have numbers; give the loader a collate_fn" + help_on("collate")
             )
     return batch
 
@@ -67,6 +68,8 @@ def _collate_numbers(samples: list[Any]) -> Any:
 def _collate_entries(samples: list[Any]) -> Any:
     first = samples[0]
     if any(len(sample) != len(first) for sample in samples):
-        raise ValueError("headrace: the samples of a batch have different lengths; give the loader a collate_fn")
+        raise ValueError(
+            "headrace: the samples of a batch have different lengths; give the loader a collate_fn" + help_on("collate")
+        )
     columns = [default_collate(list(column)) for column in zip(*samples, strict=True)]
     return type(first)(*columns) if lookup.has_attribute(first, "_fields") else columns

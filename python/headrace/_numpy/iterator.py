@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from headrace import _core, _options
+from headrace._base.help_key import help_on
 from headrace._loader.samples import own_generators, refill
 from headrace._loader.start import signals
 from headrace._loader.trainer import engine as _engine
@@ -107,7 +108,7 @@ class WorkerIterator(EpochIterator, _core.Iterator):
     def _raise_timeout(self) -> NoReturn:
         raise TimeoutError(
             f"headrace: no batch arrived within {self._timeout} seconds; increase timeout, or set stall_after below it "
-            "to see where the worker is"
+            "to see where the worker is" + help_on("worker-stalled")
         ) from None
 
     @property

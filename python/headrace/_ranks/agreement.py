@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from headrace import _core
+from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
 from headrace._loader.start import signals
 from headrace._ranks import membership
@@ -284,6 +285,7 @@ class Agreement:
                 f"headrace: rank {self._rank} has begun an epoch of the loader at {self._place.where}, and other ranks "
                 f"have not done so for {now - self._missing_since:.0f} s ({self.describe()}). If they do not use this "
                 "loader, ignore this; otherwise look where they are, for example with py-spy dump"
+                + help_on("ranks-wait")
             )
 
 

@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from headrace._base.help_key import help_on
+
 
 class RanksDisagree(RuntimeError):
     """Raised if the ranks of a job do not read the same epoch: they would wait for each other in a collective
@@ -84,6 +86,11 @@ _OFF = f"if these loaders are not meant to be equal, give them compare_ranks=Fal
 def describe(where: str, found: Iterable[tuple[int, Facts]], without: Sequence[str] = ()) -> str | None:
     """Returns a message about the first field that differs between ranks, or None. Ranks that do not know a field are
     not compared. without: fields that may differ."""
+    message = _describe(where, found, without)
+    return None if message is None else message + help_on("ranks-disagree")
+
+
+def _describe(where: str, found: Iterable[tuple[int, Facts]], without: Sequence[str]) -> str | None:
     pairs = list(found)
     for name, field in _FIELDS.items():
         if name in without:
@@ -101,12 +108,13 @@ def describe(where: str, found: Iterable[tuple[int, Facts]], without: Sequence[s
 
 def describe_remainder(where: str, found: Iterable[tuple[int, Facts]]) -> str | None:
     """Returns a warning about ranks whose numbers of batches differ by the rest of a division, or None."""
-    message = describe(where, found, without=[name for name in _FIELDS if name != "steps"])
+    message = _describe(where, found, [name for name in _FIELDS if name != "steps"])
     if message is None:
         return None
     return (
         f"{message}. This is an error only if the ranks wait for each other in each step, as in a training: then it is "
         "raised at the end of the epoch. A prediction under torch.no_grad() gives no warning"
+        + help_on("ranks-disagree")
     )
 
 
@@ -134,7 +142,7 @@ def describe_end(where: str, facts: Facts, mine: tuple[int, int], theirs: tuple[
     when = f"epoch {facts.epoch}: " if facts.epoch != -1 else ""
     return (
         f"{_place(where)}{when}rank {short_rank} is at its end after {short} batches, and rank {long_rank} has taken "
-        f"{long}; {_FIELDS['steps'].advice}; {_OFF}"
+        f"{long}; {_FIELDS['steps'].advice}; {_OFF}" + help_on("ranks-disagree")
     )
 
 

@@ -11,6 +11,8 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from headrace._base.help_key import help_on
+
 NOWHERE = "none"  # the source if nothing says that there are ranks
 _ARGUMENTS = "arguments: num_replicas, rank"
 _SPECIAL_STEPS = 0xFFFFFFF0  # Slurm numbers the batch script and the like from here on: they are not ranks of a step
@@ -117,7 +119,7 @@ def _check_same(name: str, given: int, other: str, seen: int, found: RankPlace) 
     if given != seen:
         raise ValueError(
             f"headrace: {name}={given} is given without {other}, but this process is rank {found.rank} of "
-            f"{found.world_size} (found in: {found.source}); give both num_replicas and rank"
+            f"{found.world_size} (found in: {found.source}); give both num_replicas and rank" + help_on("rank-unknown")
         )
 
 
@@ -167,7 +169,10 @@ def _number(name: str) -> int:
     """Returns an environment variable as a number. Raises ValueError if it is missing or is not a number."""
     text = os.environ.get(name, "")
     if not text:
-        raise ValueError(f"headrace: the environment variable {name} is not set; give num_replicas and rank")
+        raise ValueError(
+            f"headrace: the environment variable {name} is not set; give num_replicas and rank"
+            + help_on("rank-unknown")
+        )
     if not re.fullmatch("[0-9]{1,10}", text):
         raise ValueError(f"headrace: the environment variable {name} should be a number from 0 on, but is {text!r}")
     return int(text)
@@ -208,9 +213,10 @@ def _check_halves() -> None:
                 raise ValueError(
                     f"headrace: the environment variable {name} is {os.environ[name]!r}, but {missing} is not set; "
                     "set it, give num_replicas and rank, or do this after torch.distributed.init_process_group()"
+                    + help_on("rank-unknown")
                 )
     if os.environ.get("PMIX_RANK"):
         raise ValueError(
             f"headrace: the environment variable PMIX_RANK is {os.environ['PMIX_RANK']!r}, but no variable says how "
-            "many ranks there are; give num_replicas and rank"
+            "many ranks there are; give num_replicas and rank" + help_on("rank-unknown")
         )

@@ -17,6 +17,7 @@ from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
 from headrace import _core
+from headrace._base.help_key import help_on
 from headrace._base.jpeg import GET_JPEG, NO_JPEG
 from headrace._base.warn import warn_user
 from headrace.images import _steps
@@ -56,7 +57,7 @@ def _find_verdict() -> Verdict:
     if setting not in ("", "1"):
         raise ValueError(f"{VARIABLE} should be 0 (Pillow makes all images) or 1, but is {setting!r}")
     if not _core.HAS_JPEG:
-        warn_user(f"headrace: images: {NO_JPEG}. {GET_JPEG}")
+        warn_user(f"headrace: images: {NO_JPEG}. {GET_JPEG}" + help_on("no-jpeg"))
         return Verdict(why="this headrace was built without libjpeg-turbo")
     if int(PIL.__version__.split(".")[0]) < 11:
         return Verdict(why=f"Pillow {PIL.__version__} is older than 11")
@@ -67,6 +68,7 @@ def _find_verdict() -> Verdict:
         warn_user(
             f"headrace: images: in the self-test, {', '.join(failed)} did not give the pixels of Pillow "
             f"{PIL.__version__}, so Pillow does this. Pixels stay right; they are made at Pillow's speed."
+            + help_on("no-jpeg")
         )
     return found
 

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
 from headrace._loader.samples.names import samples_of
 from headrace.sampling._draws import DrawCounts
@@ -362,6 +363,6 @@ def warn_of_same_order(epoch: Epoch) -> bool:
         return False
     warn_user(
         f"headrace: this epoch has the order of the one before, because the {order['kind']} is still in epoch "
-        f"{order['epoch']}; call its set_epoch(epoch) before each epoch"
+        f"{order['epoch']}; call its set_epoch(epoch) before each epoch" + help_on("set-epoch")
     )
     return True

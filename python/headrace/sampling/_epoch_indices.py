@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from headrace._base import lookup
+from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
 from headrace.sampling import _deal
 from headrace.sampling._state import Segment, State, StateError
@@ -40,7 +41,7 @@ def describe_change(kind: str, what: str) -> str:
     return (
         f"headrace: the order of the samples has changed since this state was taken: the {kind} {what}; make it with "
         "the same seed, weights and dataset, give it state_dict and load_state_dict if it counts epochs itself, or use "
-        "on_changed='next_epoch' to leave the rest of the epoch out"
+        "on_changed='next_epoch' to leave the rest of the epoch out" + help_on("order-changed")
     )
 
 
@@ -58,7 +59,7 @@ def warn_of_other_epoch(kind: str) -> None:
     warn_user(
         f"headrace: the {kind} is not where it was when the state was taken, at an epoch's end: it gives other indices "
         "for that epoch than before, so this epoch has not the order of the run that was never stopped; if it counts "
-        "its epochs, give it state_dict and load_state_dict"
+        "its epochs, give it state_dict and load_state_dict" + help_on("order-changed")
     )
 
 
@@ -350,13 +351,13 @@ def check_same_order(state: State, ours: dict[str, Any]) -> None:
     if theirs["kind"] != ours["kind"]:
         raise StateError(
             f"headrace: this state was taken with {theirs['kind']}, and this loader has {ours['kind']}; give it the "
-            "same kind of sampler or dataset"
+            "same kind of sampler or dataset" + help_on("state")
         )
     for name in theirs.keys() - {"n", "kind", "epoch", "workers"}:
         if theirs[name] != ours.get(name):
             raise StateError(
                 f"headrace: this state was taken with {name}={theirs[name]!r} of the {ours['kind']}, and here it is "
-                f"{ours.get(name)!r}; make the sampler with {name}={theirs[name]!r}"
+                f"{ours.get(name)!r}; make the sampler with {name}={theirs[name]!r}" + help_on("state")
             )
 
 
@@ -366,7 +367,7 @@ def check_division(state: State, indices: EpochIndices) -> None:
     if not state.is_of_all_ranks and state.rank != indices.rank:
         raise StateError(
             f"headrace: this state is that of rank {state.rank}, and this is rank {indices.rank}: batches arrived out "
-            "of order, or the sampler has a state of its own, so each rank has to load its own state"
+            "of order, or the sampler has a state of its own, so each rank has to load its own state" + help_on("state")
         )
     if last.divides_as(indices.segment):
         return
@@ -377,6 +378,7 @@ def check_division(state: State, indices: EpochIndices) -> None:
         raise StateError(
             f"headrace: this state can only be continued with the same division among ranks: {change}; the order of a "
             f"{indices.order['kind']} is not known to headrace (headrace.torch.per_rank makes it known)"
+            + help_on("state")
         )
     if state.holes:
         raise StateError(f"headrace: this state was taken with in_order=False, and {change}")

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace._base import lookup
+from headrace._base.help_key import help_on
 from headrace.sampling._epoch_indices import check_same_order
 from headrace.sampling._state import Segment, State, StateError
 
@@ -36,12 +37,13 @@ def fitting(state: State, dataset: Any, workers: int, rank: int) -> State:
         raise StateError(
             f"headrace: this state was taken with num_workers={state.order['workers']}, and this loader has "
             f"num_workers={workers}: each worker has its own part of an iterable dataset, so they have to be as many"
+            + help_on("iterable-resume")
         )
     check_same_order(state, order)
     if state.steps and state.rank != rank:
         raise StateError(
             f"headrace: this state is that of rank {state.rank}, and this is rank {rank}: an iterable dataset is "
-            "continued on each rank by its own state"
+            "continued on each rank by its own state" + help_on("iterable-resume")
         )
     if any(isinstance(one, list) and one[:1] != [None] for one in state.workers) and not lookup.has_state(dataset):
         raise StateError(

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from headrace._base.help_key import help_on
 from headrace.sampling._epoch_indices import Dealt, Drawn, EpochIndices, WholeOrder, check_same_order, count_batches
 from headrace.sampling._state import OrderChangedError, Segment, State
 
@@ -96,7 +97,7 @@ class _MixtureOrder(_OfMixture, WholeOrder):
                 f"headrace: this state was taken with a Mixture of {theirs['n']:,} samples an epoch, of the sources "
                 f"{theirs.get('sources')}, and now it has {ours['n']:,} of {ours['sources']} (each with its number of "
                 "samples and its share); make it as it was, or use on_changed='next_epoch' to leave the rest of the "
-                "epoch out"
+                "epoch out" + help_on("order-changed")
             )
 
 

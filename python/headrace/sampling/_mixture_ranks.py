@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
 from headrace._loader.samples.mixed import MixedDataset
 
@@ -47,5 +48,5 @@ def warn_of_single_source(mix: Mixture) -> None:
         warn_user(
             f"headrace: rank {positions.start} of {positions.step} gets samples of the source {name!r} only in epoch "
             f"{mix.epoch}, because the epoch has only {others:,} samples of all others; give these larger weights, or "
-            "make the epochs longer (length=)"
+            "make the epochs longer (length=)" + help_on("mixture-ranks")
         )

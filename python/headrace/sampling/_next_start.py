@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
 from headrace.sampling._epoch import Progress
 from headrace.sampling._epoch_indices import EpochIndices, check_division
@@ -119,10 +120,11 @@ def _changed(state: State, then: int, now: int, indices: EpochIndices, word: str
     message = f"headrace: this state was taken with {then:,} samples, and the dataset has {now:,}"
     if word != "finish":
         finish = '"finish" ends this epoch with the old ones, ' if _can_finish(indices, then, now) else ""
-        raise StateError(f'{message}; on_changed={finish}"next_epoch" begins the next epoch')
+        raise StateError(f'{message}; on_changed={finish}"next_epoch" begins the next epoch' + help_on("state"))
     if now < then:
         raise StateError(
             f'{message}: on_changed="finish" needs all of the old ones; on_changed="next_epoch" begins the next epoch'
+            + help_on("state")
         )
     indices = indices.with_size(then)
     check_division(state, indices)

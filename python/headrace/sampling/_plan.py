@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace._base import lookup
+from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
 from headrace._ranks import accelerate_shards, where
 from headrace.sampling._plan_indices import BatchIterator
@@ -143,7 +144,7 @@ class Plan:
         raise ValueError(
             f"Plan: {how_many} samples are longer than {name} ({most:,}): sample {first} has length "
             f"{int(self._lengths[first]):,}, the longest one {int(lengths.max()):,}; raise it, or give "
-            "oversized='skip' to leave them out or 'alone' for batches of their own"
+            "oversized='skip' to leave them out or 'alone' for batches of their own" + help_on("plan-too-long")
         )
 
     # ---- the epoch ----
@@ -250,6 +251,7 @@ class Plan:
                 f"rank {now.rank} of {now.world_size} ({now.source}); make it after "
                 "torch.distributed.init_process_group() "
                 "(with Lightning: in the hook that makes the loader), or give world_size and rank"
+                + help_on("rank-unknown")
             )
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -272,7 +274,7 @@ class Plan:
                 f"headrace: accelerate's prepare() divides each batch of this plan among its {dealing.processes} "
                 "processes, so the batches of a rank would not be those that were planned; use "
                 "DataLoaderConfiguration(dispatch_batches=False, split_batches=False), or call "
-                "headrace.torch.install() before prepare()"
+                "headrace.torch.install() before prepare()" + help_on("accelerate")
             )
         return dealing
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace._base.help_key import help_on
 from headrace.sampling._epoch_indices import Drawn, EpochIndices, check_same_order
 from headrace.sampling._plan_settings import PlanSettings
 from headrace.sampling._plan_table import Division, Rest
@@ -127,7 +128,7 @@ class PlanIndices(EpochIndices):
             raise OrderChangedError(
                 f"headrace: the lengths of the first {n:,} samples have changed since this state was taken, so "
                 "the plan would have other batches; give the plan the lengths that it had, or use "
-                "on_changed='next_epoch' to leave the rest of the epoch out"
+                "on_changed='next_epoch' to leave the rest of the epoch out" + help_on("order-changed")
             )
 
     def with_size(self, n: int) -> EpochIndices:

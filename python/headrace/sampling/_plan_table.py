@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from headrace import _core
+from headrace._base.help_key import help_on
 from headrace.sampling._plan_settings import PlanSettings
 from headrace.sampling._state import StateError
 
@@ -173,5 +174,5 @@ def check_digest(division: Division, table: Table) -> None:
         raise StateError(
             "headrace: the plan has changed since this state was taken: from the same settings, its batches are other "
             "ones; give it the same lengths, order and seed, or use on_changed='next_epoch' to leave the rest of the "
-            "epoch out"
+            "epoch out" + help_on("order-changed")
         )

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from headrace._base import lookup
+from headrace._base.help_key import help_on
 from headrace._loader.samples.generator_kinds import kind_of, shared_generators, state_of
 
 _LEVELS = 8  # of attributes and containers that the walk goes through
@@ -157,7 +158,7 @@ def describe_lawless(sampler: Any, lawless: dict[str, Any]) -> str:
     return (
         f"headrace: the {type(sampler).__name__} draws from the operating system ({names}), so its order cannot be "
         "drawn again, and its epoch cannot be continued; give it a random.Random with a seed, or state_dict and "
-        "load_state_dict"
+        "load_state_dict" + help_on("order-changed")
     )
 
 

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace._base.help_key import help_on
+
 KEY = "headrace"
 FORMAT = 1
 # What other libraries' states contain, and whose states they are.
@@ -145,7 +147,7 @@ def decode(given: Any) -> State:
     if type(version) is int and version > FORMAT:
         raise StateError(
             f"headrace: this state has format {version}, and this version of headrace reads formats up to {FORMAT}; "
-            "install the version of headrace that has made it, or a newer one"
+            "install the version of headrace that has made it, or a newer one" + help_on("state")
         )
     if version != FORMAT:
         raise StateError(f"headrace: this is not a state of a headrace loader: its format is {version!r}")
@@ -153,7 +155,7 @@ def decode(given: Any) -> State:
     if checksum != _checksum(fields):
         raise StateError(
             "headrace: this state was damaged or edited: its checksum does not fit; use another checkpoint, or "
-            "loader.skip(steps) and set_epoch to begin at a place of your choice"
+            "loader.skip(steps) and set_epoch to begin at a place of your choice" + help_on("state")
         )
     del fields["format"]
     return _checked(fields)
@@ -167,7 +169,7 @@ def _fields_of(given: Any) -> dict[str, Any]:
     if KEY not in given:
         if "format" in given and "segments" in given:
             return dict(given)
-        raise StateError(f"headrace: {_whose(given)}")
+        raise StateError(f"headrace: {_whose(given)}" + help_on("state"))
     text = given[KEY]
     if isinstance(text, Mapping):
         return dict(text)
@@ -178,7 +180,7 @@ def _fields_of(given: Any) -> dict[str, Any]:
     except ValueError as error:
         raise StateError(
             f"headrace: this state is damaged: its {len(text)} characters are no JSON ({error}); it was cut off or "
-            "edited, so use another checkpoint"
+            "edited, so use another checkpoint" + help_on("state")
         ) from None
     if not isinstance(fields, dict):
         raise StateError(f"headrace: this state is damaged: it contains a {type(fields).__name__}, not a dict")

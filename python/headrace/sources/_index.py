@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace import _core
+from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
 
 _KINDS = {_core.INDEX_TAR: "tar", _core.INDEX_LINES: "lines"}
@@ -55,7 +56,8 @@ class FileIndex:
             raise OSError(
                 errno.ESTALE,
                 f"headrace: sources.{self._name}: files were changed since this source was pickled, such as "
-                f"{self.paths[0]}; open the source again, and do not write to files that are in use",
+                f"{self.paths[0]}; open the source again, and do not write to files that are in use"
+                + help_on("source-changed"),
             )
 
     def _head(self) -> bytes:
@@ -78,7 +80,7 @@ def make_index(kind: int, paths: Sequence[str], uses_saved: bool) -> _core.Index
         reason = os.fsdecode(found["unused"]).removeprefix("source: ").partition("\n")[0]
         warn_user(
             f"headrace: {found['unused_count']:,} saved indexes (.hri) are not used, and their files are read again. "
-            f"For the first: {reason}. `headrace index` writes them again"
+            f"For the first: {reason}. `headrace index` writes them again" + help_on("index-old")
         )
     return indexing.take()
 

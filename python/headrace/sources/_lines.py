@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from headrace import _core
+from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
 from headrace._loader.samples.prepared import PreparedDataset
 from headrace.sources._index import FileIndex
@@ -218,7 +219,7 @@ class Jsonl(_LineSource):
         shown = text[max(0, error.pos - _SHOWN) : error.pos + _SHOWN]
         return ValueError(
             f"{self._name}: {self._place(index)} is no JSON: {error.msg}, at byte {at:,} of the file and character "
-            f"{error.pos + 1:,} of the line, in {shown!r}"
+            f"{error.pos + 1:,} of the line, in {shown!r}" + help_on("damaged-files")
         )
 
     def report(self) -> dict[str, Any]:

@@ -9,6 +9,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from headrace._base.help_key import help_on
+
 # The modes of NumPy in which a map is shared, and the mode that maps the same file again. "w+" would empty it.
 _MODES: dict[str, Literal["r", "r+"]] = {"r": "r", "r+": "r+", "w+": "r+"}
 
@@ -33,7 +35,7 @@ class MappedArray:
             raise OSError(
                 errno.ESTALE,
                 f"Arrays: {self.path} was changed or replaced since the array was mapped; open it again, and do not "
-                "write to files that are in use",
+                "write to files that are in use" + help_on("source-changed"),
             )
         mapped: Any = np.memmap(self.path, np.uint8, self.mode)
         return np.ndarray(self.shape, self.dtype, mapped, self.offset, self.strides)

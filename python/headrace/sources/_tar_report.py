@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headrace import _core
+from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
 from headrace.sources._index import FileIndex
 
@@ -68,9 +69,12 @@ def check_damage(files: FileIndex, is_skipped: bool) -> None:
     if not is_skipped:
         raise ValueError(
             f"Tar: {len(damaged):,} of {len(files.paths):,} files cannot be read to their end: {found}{more}. "
-            'damaged="skip" takes the good samples'
+            'damaged="skip" takes the good samples' + help_on("damaged-files")
         )
-    warn_user(f"headrace: sources.Tar: {len(damaged):,} files are not read to their end: {found}{more}")
+    warn_user(
+        f"headrace: sources.Tar: {len(damaged):,} files are not read to their end: {found}{more}"
+        + help_on("damaged-files")
+    )
 
 
 def describe_skipped(files: FileIndex) -> Iterator[str]:

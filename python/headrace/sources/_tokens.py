@@ -9,6 +9,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from headrace import _core
+from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
 from headrace.sources._paths import find_files, warn_of_repeats
 from headrace.sources._source import Source
@@ -149,7 +150,7 @@ class Tokens(Source):
                 raise OSError(
                     errno.ESTALE,
                     f"{_NAME}: {path} was changed since this source was pickled; open the source again, and do not "
-                    "write to files that are in use",
+                    "write to files that are in use" + help_on("source-changed"),
                 )
         if ends is not None:
             self._tokens.set_ends(ends)

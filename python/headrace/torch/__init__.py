@@ -11,21 +11,24 @@ import os
 import sys
 import warnings
 
+from headrace._base.help_key import help_on
+
 
 def _why_not() -> str | None:
     """Returns why the engine cannot run here, or None if it can."""
     if os.environ.get("HEADRACE_DISABLE", "0") not in ("", "0"):
-        return "HEADRACE_DISABLE is set"
+        return "HEADRACE_DISABLE is set" + help_on("disabled")
     if sys.platform != "linux":
-        return f"headrace needs Linux, and this is {sys.platform}"
+        return f"headrace needs Linux, and this is {sys.platform}" + help_on("disabled")
     try:
         import headrace._core  # noqa: F401
     except ImportError as error:
-        return f"its extension cannot be loaded ({error}); reinstall headrace for this Python"
+        return f"its extension cannot be loaded ({error}); reinstall headrace for this Python" + help_on("disabled")
     from headrace._tensors import torch_names
     from headrace.torch import _torchs  # noqa: F401 # raises ImportError if another class has the name of torch's
 
-    return torch_names.why_not()
+    reason = torch_names.why_not()
+    return None if reason is None else reason + help_on("torch-lacks-names")
 
 
 try:

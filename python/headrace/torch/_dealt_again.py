@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from headrace._base.help_key import help_on
 from headrace._ranks import accelerate_shards
 
 
@@ -27,4 +28,5 @@ def describe(sampler: Any, processes: int) -> str:
         f"its {processes} processes again, so most samples would never be seen; call headrace.torch.install() before "
         "prepare(), which leaves the sampler as it is, or do not pass the loader to prepare(), or let accelerate deal: "
         "give the loader the sampler without per_rank, or make this one with num_replicas=1, rank=0"
+        + help_on("accelerate")
     )

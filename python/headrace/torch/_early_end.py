@@ -10,6 +10,7 @@ from __future__ import annotations
 import traceback
 from typing import Any
 
+from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
 from headrace._loader.samples.epoch_reports import describe_early_end
 from headrace._loader.samples.names import name_sample
@@ -46,7 +47,8 @@ def warn_of_collate(error: StopIteration, worker: int) -> None:
     last = traceback.extract_tb(error.__traceback__)[-1]
     warn_user(
         f"headrace: worker {worker} ends early: collate_fn raised StopIteration, which ends the data of this "
-        f"worker, as with torch.\n    {last.filename}, line {last.lineno}, in {last.name}"
+        f"worker, as with torch.\n    {last.filename}, line {last.lineno}, in {last.name}\n "
+        + help_on("epoch-ends-early")
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from headrace import _options
 from headrace._base import this_process
+from headrace._base.help_key import help_on
 from headrace._loader.forkserver import client, context
 from headrace._loader.start import contexts
 from headrace._loader.trainer import engine as _engine
@@ -38,13 +39,18 @@ _OPTIONS_LOST = "which drops {}; call headrace.torch.install({}) to set that for
 @functools.cache
 def _warn_of_torchs(reason: str) -> None:
     """Warns once per process and reason."""
-    warnings.warn(f"headrace: using torch's DataLoader instead of headrace's: {reason}", stacklevel=4)
+    warnings.warn(
+        f"headrace: using torch's DataLoader instead of headrace's: {reason}" + help_on("disabled"), stacklevel=4
+    )
 
 
 @functools.cache
 def _warn_of_accelerate(loss: str) -> None:
     """Warns once per process and loss."""
-    warnings.warn(f"headrace: accelerate's prepare() replaces this loader with its own class, {loss}", stacklevel=8)
+    warnings.warn(
+        f"headrace: accelerate's prepare() replaces this loader with its own class, {loss}" + help_on("accelerate"),
+        stacklevel=8,
+    )
 
 
 @_options.documented("torch")

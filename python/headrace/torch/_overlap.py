@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from headrace._base import lookup
+from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
 from headrace._loader.start import signals
 from headrace._ranks.job import attempt
@@ -140,7 +141,7 @@ def _finish(cover: Cover, dealing: tuple[Any, int, int], samples: int, key: str)
             f"samples, but not each once: some samples came on several ranks, and others on none. Each rank has its "
             f"own {name}; it has to draw the same order on each rank, and take another part of it: shuffle by a "
             "generator that is seeded by the epoch alone, or write it for one process and use "
-            "headrace.torch.per_rank. If it is meant so, give the loader compare_ranks=False"
+            "headrace.torch.per_rank. If it is meant so, give the loader compare_ranks=False" + help_on("ranks-overlap")
         )
 
 

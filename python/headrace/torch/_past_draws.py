@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
 from headrace.sampling._epoch import Epoch
 from headrace.sampling._position import EpochPosition
@@ -62,7 +63,7 @@ def note(position: EpochPosition, epoch: Epoch) -> None:
             "headrace: this epoch has the same order as an earlier one, because the random numbers that it is drawn "
             "from began again when the process was restarted. Give the loader generator=torch.Generator().manual_seed("
             "seed), whose state is in that of the loader, or save torch.get_rng_state() in the checkpoint and set it "
-            "with torch.set_rng_state(...) before the epoch"
+            "with torch.set_rng_state(...) before the epoch" + help_on("order-changed")
         )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headrace._base import warn
+from headrace._base.help_key import help_on
 from headrace._ranks import where
 from headrace.sampling import _deal
 from headrace.torch import _dealt_again, _rank_places, _whole_order
@@ -92,7 +93,7 @@ class PerRank(DistributedSampler[Any]):
                 "headrace.torch.per_rank: this sampler was made when nothing said that there are several ranks, but "
                 f"now this is rank {now.rank} of {now.world_size} ({now.source}); call per_rank after "
                 "torch.distributed.init_process_group() (with Lightning: in the hook that makes the loader), or give "
-                "num_replicas and rank"
+                "num_replicas and rank" + help_on("rank-unknown")
             )
 
     def _check_set_epoch(self, before: Sequence[Any], entries: Sequence[Any]) -> None:
@@ -100,7 +101,7 @@ class PerRank(DistributedSampler[Any]):
             self._warn_once(
                 "set_epoch",
                 f"epoch {self.epoch} begins again, in the same order; call set_epoch(epoch) of {self!r} before each "
-                "epoch",
+                "epoch" + help_on("set-epoch"),
             )
 
     def _check_length(self, count: int) -> None:

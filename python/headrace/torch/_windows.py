@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from headrace._base.help_key import help_on
 from headrace.sampling._windows import Begun, Windows
 from headrace.torch import _internals, _resume
 from headrace.torch._per_loader import position_of
@@ -46,5 +47,5 @@ def check_before_prepare(loader: Any) -> None:
         raise RuntimeError(
             f"headrace: accelerate's prepare() would make this loader again, without steps_per_epoch={windows.steps}; "
             "do not give it to prepare(): deal its sampler with headrace.torch.per_rank, and move its batches to the "
-            "device"
+            "device" + help_on("accelerate")
         )

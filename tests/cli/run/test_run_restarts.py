@@ -89,7 +89,8 @@ meet()
             child = int(job.read("child"))
             assert name_of(child) == "sleep 1000 "
             assert result.code == 0
-            assert result.stderr == f"headrace: note: the ranks have left 1 process running: sleep (pid {child})\n"
+            note = f"headrace: note: the ranks have left 1 process running: sleep (pid {child})"
+            assert result.stderr == f"{note} (headrace help processes-left)\n"
             assert [name_of(pid) for pid in job.processes()] == ["sleep 1000 "]
 
 

@@ -182,7 +182,7 @@ def test_sandbox_that_refuses_needed_calls_gets_torch_loader(tmp_path: pathlib.P
     assert lines[0] == lines[1] == "[[0, 1, 2, 3], [4, 5, 6, 7]]"
     (warning,) = ast.literal_eval(lines[2])
     assert warning.startswith("headrace: using torch's DataLoader instead of headrace's: arena: ")
-    assert warning.endswith("Operation not permitted")
+    assert warning.endswith("Operation not permitted (headrace help disabled)")
 
 
 KILLED = """

@@ -155,7 +155,7 @@ def test_thread_workers_get_torchs_engine(tmp_path: pathlib.Path, pid: str, opti
     lines = run(tmp_path, THREADED.format(pid=pid, options=options)).splitlines()
     assert lines == [
         "headrace: using torch's DataLoader instead of headrace's: its multiprocessing_context starts workers as "
-        "__main__.ThreadAsProcess, which is not a process of multiprocessing",
+        "__main__.ThreadAsProcess, which is not a process of multiprocessing (headrace help disabled)",
         "",
         "[[0, 1], [2, 3], [4, 5]] 4 True",
     ]

@@ -155,9 +155,11 @@ PLACE = """
   worker 1 had been in the dataset for N s, at sample 5 of batch 1, [4, 5, 6, 7]
   it also had batches [3] to make
 """
-END = """\
+DIED, STALL = "\n  (headrace help worker-died)", "\n  (headrace help worker-stalled)"
+NO_RESTARTS = f"  max_restarts=N lets headrace replace up to N workers and go on{DIED}"
+END = f"""\
   to make it alone: headrace replay YOUR_MODULE:MAKE_DATASET 5 --pdb
-  max_restarts=N lets headrace replace up to N workers and go on"""
+{NO_RESTARTS}"""
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGUSR1"])
@@ -207,7 +209,7 @@ STACK = """\
 """
 NOT_CONTINUED = (
     "  headrace cannot replace it: an iterable dataset is continued only if it has state_dict and load_state_dict, or "
-    "an attribute `replayable` that is true (then it is iterated from the start again)"
+    f"an attribute `replayable` that is true (then it is iterated from the start again){DIED}"
 )
 
 
@@ -238,7 +240,7 @@ def test_the_place_of_a_death_is_named(dataset: Any, options: dict[str, Any], pl
     assert f"\n  worker {place}" in text
     assert "  its stacks:\n    Fatal Python error: Segmentation fault\n" in text
     is_known = "sample 5" in place
-    assert text.endswith(f"\n{end if is_known or end != END else END.splitlines()[1]}")
+    assert text.endswith(f"\n{end if is_known or end != END else NO_RESTARTS}")
     assert ("headrace replay" in text) == is_known
 
 
@@ -252,8 +254,7 @@ def test_worker_that_dies_while_waiting_is_reported_as_waiting() -> None:
         f"DataLoader worker (pid N) {FIRST_LINES['SIGKILL']}\n"
         "  worker 0 had been waiting for a task\n"
         "  it had batches [3, 4] to make\n"
-        "  memory: N MiB when last seen\n"
-        "  max_restarts=N lets headrace replace up to N workers and go on"
+        f"  memory: N MiB when last seen\n{NO_RESTARTS}"
     )
 
 
@@ -311,7 +312,7 @@ DataLoader worker (pid N) {FIRST_LINES["SIGSEGV"]}
       File "{HERE}", line N in segfault
       File "{HERE}", line N in <lambda>
       ...
-  max_restarts=N lets headrace replace up to N workers and go on"""
+{NO_RESTARTS}"""
     )
 
 
@@ -429,6 +430,7 @@ need above it.
   worker 0 had been starting: importing modules, or unpickling the dataset
   it had batches [0, 1] to make
   max_restarts=N lets headrace replace up to N workers and go on
+  (headrace help main-guard)
 """
         )
         assert "if __name__ == '__main__':\n" in script.stderr  # multiprocessing's own text
@@ -624,10 +626,10 @@ def test_restart_is_reported_and_then_the_reached_limit(kind: Any) -> None:
         with pytest.raises(RuntimeError) as caught:
             list(loader_of(Acts(send(signal.SIGKILL)), kind, max_restarts=1))
     killed = f"DataLoader worker (pid N) {FIRST_LINES['SIGKILL']}{PLACE}{END.splitlines()[0]}\n"
-    assert [masked(text) for text in texts] == [f"{killed}  headrace replaces it (restart 1 of 1)"]
+    assert [masked(text) for text in texts] == [f"{killed}  headrace replaces it (restart 1 of 1){DIED}"]
     assert masked(str(caught.value)) == (
         f"{killed}  making sample 5 killed its worker 2 times: it is not tried again\n"
-        "  headrace cannot replace it: the limit max_restarts=1 is reached; raise it to allow more"
+        f"  headrace cannot replace it: the limit max_restarts=1 is reached; raise it to allow more{DIED}"
     )
 
 
@@ -636,9 +638,12 @@ def test_a_sample_that_killed_two_workers_raises_and_is_named(kind: Any) -> None
     with logged_texts() as texts:
         with pytest.raises(RuntimeError) as caught:
             list(loader_of(Acts(send(signal.SIGKILL)), kind, max_restarts=5))
-    assert [text.splitlines()[-1] for text in texts] == [f"  headrace replaces it (restart {k} of 5)" for k in (1, 2)]
-    assert texts[1].splitlines()[-2] == "  making sample 5 killed its worker 2 times: it is not tried again"
-    assert str(caught.value).rstrip().endswith("SampleKilledWorker: making sample 5 killed its worker 2 times")
+    assert [text.splitlines()[-2] for text in texts] == [f"  headrace replaces it (restart {k} of 5)" for k in (1, 2)]
+    assert texts[1].splitlines()[-3] == "  making sample 5 killed its worker 2 times: it is not tried again"
+    assert re.search(
+        r"SampleKilledWorker: making sample 5 killed its worker 2 times \(headrace help sample-killed-worker\)\s*$",
+        str(caught.value),
+    )
 
 
 @pytest.mark.parametrize("kind", [Headrace, headrace.Loader])
@@ -672,8 +677,8 @@ def test_a_worker_that_cannot_be_replaced_now_is_replaced_later(
     assert [int(one) for batch in batches for one in batch] == list(range(16))
     assert loader.report()["restarts"] == 1
     killed = f"DataLoader worker (pid N) {FIRST_LINES['SIGKILL']}{PLACE}{END.splitlines()[0]}\n"
-    tried = f"{killed}  headrace could not start a new worker; the next call of next() tries again"
-    assert [masked(text) for text in texts] == [tried] * 3 + [f"{killed}  headrace replaces it (restart 1 of 1)"]
+    tried = f"{killed}  headrace could not start a new worker; the next call of next() tries again{DIED}"
+    assert [masked(text) for text in texts] == [tried] * 3 + [f"{killed}  headrace replaces it (restart 1 of 1){DIED}"]
 
 
 def test_a_restart_is_complete_where_warnings_are_errors(marks: Marks) -> None:
@@ -834,7 +839,10 @@ def be_patient(iterator: Any) -> None:
 
 
 def stall_of(text: str) -> str:
-    """A report as if no thread had been there when the worker was forked: torch may have started some, or not."""
+    """A report without its last line, which names its page, and as if no thread had been there when the worker was
+    forked: torch may have started some, or not."""
+    assert text.endswith(STALL), text
+    text = text.removesuffix(STALL)
     lines = [line for line in masked(text).splitlines() if not line.startswith("  it was forked from a process with ")]
     return "\n".join(lines)
 
@@ -899,11 +907,12 @@ def test_a_stalled_worker_is_killed_and_replaced_if_asked_to() -> None:
         batches = list(iterator)
     assert torch.cat(batches).tolist() == list(range(16))
     where = "".join(f'      File "{HERE}", line N in {name}\n' for name in ("sleep_for_long", "get_stuck_once"))
-    assert [stall_of(text) for text in texts] == [
-        stuck(where) + '  headrace kills and replaces it (on_stall="restart")',
+    stall, death = texts
+    assert stall_of(stall) == stuck(where) + '  headrace kills and replaces it (on_stall="restart")'
+    assert masked(death) == (
         "DataLoader worker (pid N) is killed by signal: Killed. headrace sent it, because the worker had stalled.\n"
-        "  headrace replaces it (restart 1 of 1)",
-    ]
+        f"  headrace replaces it (restart 1 of 1){DIED}"
+    )
 
 
 def test_a_stalled_worker_that_cannot_be_replaced_raises() -> None:
@@ -1027,7 +1036,7 @@ def test_stall_shows_all_threads_and_the_hazards_of_fork() -> None:
       ...
   it was forked from a process with N threads: a lock that one of them held then stays held in the worker, and thread \
 pools (OpenCV, OpenMP, BLAS) may wait for threads that it does not have; multiprocessing_context="forkserver" avoids \
-that"""
+that{STALL}"""
     )
 
 
@@ -1047,7 +1056,7 @@ def test_a_stopped_worker_is_named_and_not_killed(on_stall: str) -> None:
         assert len(list(iterator)) == 3
     assert masked(texts[0]) == STALLED.replace(
         "waits", "is stopped (by Ctrl-Z or SIGSTOP; `kill -CONT N` lets it go on)"
-    ) + ('  headrace waits on (on_stall="restart" would replace it)')
+    ) + (f'  headrace waits on (on_stall="restart" would replace it){STALL}')
 
 
 def test_a_stopped_worker_is_killed_if_asked_to() -> None:
@@ -1060,7 +1069,7 @@ def test_a_stopped_worker_is_killed_if_asked_to() -> None:
     with logged_texts(lambda count: count == 1 and be_patient(iterator)) as texts:
         batches = list(iterator)
     assert torch.cat(batches).tolist() == list(range(16))
-    assert [text.splitlines()[-1] for text in texts] == [
+    assert [text.splitlines()[-2] for text in texts] == [
         '  headrace kills and replaces it (on_stall="restart")',
         "  headrace replaces it (restart 1 of 1)",
     ]
@@ -1096,7 +1105,7 @@ def test_a_worker_in_a_debugger_is_named_and_not_killed() -> None:
                 pytest.skip(f"ptrace is not permitted: {line}")
             assert len(list(iterator)) == 3
     assert masked(texts[0]) == STALLED.replace("waits", "is in a debugger (it is traced by process N)") + (
-        '  headrace waits on (on_stall="restart" would replace it)'
+        f'  headrace waits on (on_stall="restart" would replace it){STALL}'
     )
 
 
@@ -1254,7 +1263,7 @@ def test_a_timeout_of_headraces_own_loader_says_what_to_do() -> None:
         next(iterator)
     assert str(caught.value) == (
         "headrace: no batch arrived within 1 seconds; increase timeout, or set stall_after below it to see where "
-        "the worker is"
+        "the worker is (headrace help worker-stalled)"
     )
 
 
@@ -1286,7 +1295,7 @@ def test_private_copies_are_reported_once_with_their_reason(kind: Any) -> None:
     assert re.sub(r"\b\d+ batches", "N batches", masked(text)) == (
         "headrace: batches are copied, which is slower. The N batches that your program keeps (N MiB) and the batches "
         "in flight do not fit into N MiB of shared memory. Raise arena_limit, lower prefetch_factor, or keep fewer "
-        "batches"
+        "batches (headrace help memory-limit)"
     )
     assert " 16.0 MiB of shared memory" in text and " 0 batches" not in text
 
@@ -1301,7 +1310,7 @@ def test_batch_over_the_limit_names_both_sizes_and_the_option(kind: Any, batch_s
     text = exception_of(loader_of(Arrays(), kind, batch_size=batch_size, num_workers=1, arena_limit=1 << 19))
     assert re.sub(r"needs \d+ bytes", "needs N bytes", text) == (
         f"headrace: {start} does not fit the limit of 512.0 KiB of shared memory, of which your program keeps 0 bytes; "
-        "lower batch_size, or raise arena_limit (it needs N bytes, the limit is 524288)"
+        "lower batch_size, or raise arena_limit (it needs N bytes, the limit is 524288) (headrace help memory-limit)"
     )
 
 
@@ -1319,7 +1328,7 @@ def forked_in(monkeypatch: pytest.MonkeyPatch, method: str = "fork") -> list[str
 
 BEGIN, AVOID = (
     "headrace: workers are started by fork, and this process is not safe to fork: ",
-    '. multiprocessing_context="forkserver" avoids this',
+    '. multiprocessing_context="forkserver" avoids this (headrace help fork-unsafe)',
 )
 THREADS = ", and a lock that one of them holds now stays locked in the workers"
 

@@ -364,7 +364,7 @@ def test_worker_hung_by_fork_is_replaced_without_counting(
     assert sorted(re.sub(r"pid \d+", "pid N", text) for text in texts) == [
         f"headrace: worker {worker} (pid N) could not start: when it was forked, another thread of this process held a "
         'lock, and nothing in the worker can release that lock; multiprocessing_context="forkserver" avoids this\n'
-        "  headrace replaces it"
+        "  headrace replaces it\n  (headrace help fork-unsafe)"
         for worker in (0, 1)
     ]
 

@@ -234,7 +234,8 @@ def test_bad_samples_are_reported_once_without_workers(kind: Any, marks: Marks) 
         iterator = iter(loader)
         assert len([*iterator]) == len(loader)
         assert next(iterator, None) is None
-    assert texts == ["headrace: 1 bad sample in this epoch:\n  4: KeyError: 'sample 4 is bad'"]
+    page = "\n  (headrace help bad-samples)"
+    assert texts == [f"headrace: 1 bad sample in this epoch:\n  4: KeyError: 'sample 4 is bad'{page}"]
     (one,) = loader.report()["bad_samples"]
     assert one.worker is None
 
@@ -321,7 +322,7 @@ def test_many_bad_samples_are_cut_short_in_the_warning_only(kind: Any, marks: Ma
     with collected_warnings() as texts:
         epoch(loader)
     assert "and 9 more: see report()['bad_samples']" in texts[0]
-    assert len(texts[0].splitlines()) == 12
+    assert len(texts[0].splitlines()) == 13
     assert len(loader.report()["bad_samples"]) == 19
 
 
@@ -415,7 +416,8 @@ def test_a_sample_that_kills_its_worker_twice_is_not_tried_again(
         return
     assert errors == []
     (bad,) = loader.report()["bad_samples"]
-    assert (bad.index, bad.error) == (7, "SampleKilledWorker: making sample 7 killed its worker 2 times")
+    page = "(headrace help sample-killed-worker)"
+    assert (bad.index, bad.error) == (7, f"SampleKilledWorker: making sample 7 killed its worker 2 times {page}")
     assert "headrace: 1 bad sample in this epoch:\n  7 (worker " in texts[2]
     changed = [(got, want) for got, want in zip(batches, expected, strict=True) if got != want]
     if policy == "skip" and batch_size:

@@ -74,7 +74,7 @@ attempt(train, make(64, seed=RANK))
     assert first == second and "rank 0 has the seed 0, rank 1 has 1" in first
     assert first.endswith(
         "if these loaders are not meant to be equal, give them compare_ranks=False, or set "
-        "HEADRACE_COMPARE_RANKS=0\nfine\n"
+        "HEADRACE_COMPARE_RANKS=0 (headrace help ranks-disagree)\nfine\n"
     )
 
 

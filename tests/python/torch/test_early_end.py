@@ -81,7 +81,9 @@ def test_stop_iteration_of_a_sample_is_named(workers: int, options: dict[str, An
         assert text.startswith(f"{EARLY}3 of 5 batches, because the dataset or collate_fn raised StopIteration")
         assert "sample 13 of batch 3, [12, 13, 14, 15]" in text
         if not workers:
-            assert re.search(r"test_early_end.py, line \d+, in __getitem__$", text)
+            assert re.search(
+                r"test_early_end.py, line \d+, in __getitem__\n  \(headrace help epoch-ends-early\)$", text
+            )
 
 
 @WORKERS

@@ -244,7 +244,8 @@ static int refuse(struct freezer *freezer, PyObject *object, PyObject *known) {
     if (path && error) {
         PyObject *refusal = frozen_hook("refusal", "OO", object, why ? why : Py_None);
         if (refusal)
-            PyErr_Format(PyExc_TypeError, "headrace.freeze: %U is a %s, which cannot be frozen: %U", path,
+            PyErr_Format(PyExc_TypeError,
+                         "headrace.freeze: %U is a %s, which cannot be frozen: %U" HR_HELP("cannot-freeze"), path,
                          Py_TYPE(object)->tp_name, refusal);
         Py_XDECREF(refusal);
     }

@@ -23,6 +23,7 @@ from multiprocessing import forkserver, resource_tracker, spawn, util
 from typing import Any
 
 from headrace._base import exception_text
+from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
 from headrace._loader.forkserver import needed_modules
 from headrace._loader.forkserver.protocol import MAX_FDS, MAX_REQUEST_BYTES, NUMBER, STALE, ImportPaths, Setup, Verdict
@@ -257,7 +258,7 @@ def start_worker(fds: list[int], paths: ImportPaths, is_interrupted: bool) -> tu
         _discard(old)
     raise RuntimeError(
         "headrace: the fork server ended before it could start a worker, several times in a row; its own error is "
-        "printed above, or the kernel's log says that it was killed because memory ran out"
+        "printed above, or the kernel's log says that it was killed because memory ran out" + help_on("fork-server")
     )
 
 
@@ -300,6 +301,7 @@ def _read_number(fd: int, one: ServerProcess, is_interrupted: bool) -> int | Non
         warn_user(
             f"headrace: the fork server (pid {one.pid}) has not started a worker for {SLOW_S:.0f} s; it still imports "
             "the script's main module, or waits for something there (py-spy dump --subprocesses --pid shows what)"
+            + help_on("fork-server")
         )
         _wait(fd, None, is_interrupted)
     data = os.read(fd, NUMBER.size)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from headrace._base import exception_text
+from headrace._base.help_key import help_on
 from headrace._loader.samples import random_numbers
 from headrace._loader.samples.compare import difference
 from headrace._loader.samples.kept_generators import Own, is_same
@@ -81,7 +82,7 @@ def say_random(name: str, why: str) -> str:
         f"headrace: the samples of '{name}' cannot be cached, because they are random: {why}. Leave the random steps "
         "out of the dataset, and give them to the cache, which applies them to each sample that it returns: "
         "headrace.cache_samples(dataset_without_them, transform=random_steps), where random_steps(sample) gets a whole "
-        "sample. Or leave out cache="
+        "sample. Or leave out cache=" + help_on("random-samples")
     )
 
 
@@ -228,7 +229,7 @@ def say_stale(name: str, index: int, where: str, version: str) -> str:
         f"headrace: the cache of '{name}' has other samples than this dataset: sample {index} differs "
         f"({where}). If the dataset or its files have changed, give another version= to "
         f"headrace.cache_samples, or remove the samples (headrace cache rm {name}.samples{option}). If it "
-        "is another dataset, give it another name="
+        "is another dataset, give it another name=" + help_on("samples-differ")
     )
 
 

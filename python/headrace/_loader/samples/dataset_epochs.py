@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from headrace._base import lookup
+from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
 
 Path = tuple[str | int, ...]  # names of attributes, keys and positions, from the dataset to one of its parts
@@ -134,6 +135,7 @@ class DatasetEpochs:
             warn_user(
                 f"headrace: the {type(new[0]).__name__} in the dataset is new in this process, so its set_epoch does "
                 "not reach the workers that persist; make it before the first epoch, or use persistent_workers=False"
+                + help_on("persistent-workers")
             )
         elif not changed and not self._has_warned:
             self._warn_of_unknown(parts)
@@ -153,7 +155,7 @@ class DatasetEpochs:
                     f"headrace: {', '.join(names)} of the {kinds[path]} changed in this process, but workers that "
                     "persist keep the dataset with which they were started, as with torch. If set_epoch has changed "
                     "it, let set_epoch(epoch) set an attribute `epoch` (an int), which headrace sends to the workers, "
-                    "or use persistent_workers=False"
+                    "or use persistent_workers=False" + help_on("persistent-workers")
                 )
                 return
 
@@ -170,5 +172,5 @@ def set_epochs(dataset: Any, changes: dict[Path, int]) -> None:
             raise RuntimeError(
                 f"headrace: the {type(part).__name__} is in epoch {epoch} in the trainer, but set_epoch({epoch}) set a "
                 f"worker that persists to {_epoch_of(part)}; use persistent_workers=False, or let set_epoch(epoch) set "
-                "the attribute `epoch`"
+                "the attribute `epoch`" + help_on("persistent-workers")
             )

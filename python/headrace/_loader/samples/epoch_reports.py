@@ -9,6 +9,7 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
+from headrace._base.help_key import help_on
 from headrace._loader.samples.names import short_repr
 
 
@@ -17,7 +18,8 @@ def describe_early_end(came: int, due: str, where: str) -> str:
     return (
         f"headrace: the loop ends after {came} of {due} batches, because the dataset or collate_fn raised "
         "StopIteration, which ends a for loop without an error. Often it comes from next() on an empty iterator: give "
-        f"next() a default, or raise another exception.\n{textwrap.indent(where, '    ')}"
+        f"next() a default, or raise another exception.\n{textwrap.indent(where, '    ')}\n "
+        + help_on("epoch-ends-early")
     )
 
 
@@ -26,7 +28,7 @@ def describe_ended_sampler(count: int, sampler: str, error: str) -> str:
     return (
         f"headrace: this epoch ended after {count} batches, because the iterator of the {sampler}, raised an exception "
         f"and gave nothing more ({error}). A generator cannot continue after an exception: catch it "
-        "there, or write the iterator as a class with __next__"
+        "there, or write the iterator as a class with __next__" + help_on("epoch-ends-early")
     )
 
 
@@ -35,7 +37,7 @@ def describe_bad_samples(bad: list[Any], shown: int = 10) -> str:
     lines = [f"  {short_repr(one.index)}{_of_worker(one.worker)}: {one.error}" for one in bad[:shown]]
     more = [f"  and {len(bad) - shown} more: see report()['bad_samples']"] if len(bad) > shown else []
     count = "1 bad sample" if len(bad) == 1 else f"{len(bad)} bad samples"
-    return "\n".join([f"headrace: {count} in this epoch:", *lines, *more])
+    return "\n".join([f"headrace: {count} in this epoch:", *lines, *more, " " + help_on("bad-samples")])
 
 
 def describe_retried_samples(retried: list[Any], shown: int = 10) -> str:

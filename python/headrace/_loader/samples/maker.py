@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace._base import exception_text
+from headrace._base.help_key import help_on
 from headrace._loader.samples import prepared
 from headrace._loader.samples.checks import SamplesDiffer
 from headrace._loader.samples.names import samples_of
@@ -147,7 +148,7 @@ class SampleMaker:
     def _make(self, index: Any, ban: str | None, place: int, is_batched: bool) -> list[Any]:
         try:
             if ban := ban or self._banned.get(text_of(index)):
-                raise SampleKilledWorker(ban)
+                raise SampleKilledWorker(ban + help_on("sample-killed-worker"))
             return [self._try(index, self._draws[place] if self._draws else 0)]
         except Exception as error:
             word = decide(self._policy, index, error)
@@ -211,9 +212,9 @@ class SampleMaker:
         if not tried:
             return (
                 f"headrace: sample {index!r} failed, and the sampler has given no other sample that could take its "
-                f"place; its exception: {self._bad[-1].error}"
+                f"place; its exception: {self._bad[-1].error}" + help_on("bad-samples")
             )
         return (
             f"headrace: sample {index!r} failed, and so did {tried} others of this epoch that were tried in its place; "
-            f"the last: {self._bad[-1].index!r}, {self._bad[-1].error}"
+            f"the last: {self._bad[-1].index!r}, {self._bad[-1].error}" + help_on("bad-samples")
         )

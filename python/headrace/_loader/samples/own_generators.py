@@ -20,6 +20,7 @@ from types import BuiltinMethodType, CodeType, FunctionType, GeneratorType, Meth
 from typing import Any, NamedTuple
 
 from headrace._base.attributes import own_attributes
+from headrace._base.help_key import help_on
 from headrace._base.lookup import is_a, static_dict, static_mro
 from headrace._base.this_process import is_first_rank
 from headrace._base.warn import warn_user
@@ -324,7 +325,7 @@ class OwnGenerators:
             warn_user(
                 f'headrace: rng="sample": {", ".join(new)}: this random number generator was made while samples were '
                 "made, after the first one. Samples from before it was found may depend on the number of workers. "
-                "Make it in __init__ of the dataset"
+                "Make it in __init__ of the dataset" + help_on("generators")
             )
 
     @contextlib.contextmanager
@@ -351,7 +352,7 @@ def warn_of_unreachable(roots: dict[str, object]) -> None:
     warn_user(
         f'headrace: rng="sample" cannot seed all random number generators, so samples may depend on the number of '
         f"workers and differ after a resume. {named}. Use the generators of random, numpy or torch, or a "
-        "numpy.random.Generator in an attribute"
+        "numpy.random.Generator in an attribute" + help_on("generators")
     )
 
 

@@ -17,11 +17,12 @@ from multiprocessing.process import BaseProcess, current_process
 from typing import Any
 
 from headrace._base import exception_text
+from headrace._base.help_key import help_on
 
 _DAEMON = (
     "headrace: this process is a daemon (a process of multiprocessing.Pool, or a worker of another loader). A daemon "
     "cannot start processes. Use num_workers=0 here, or start this process with "
-    "concurrent.futures.ProcessPoolExecutor, whose processes are not daemons"
+    "concurrent.futures.ProcessPoolExecutor, whose processes are not daemons" + help_on("daemon")
 )
 
 

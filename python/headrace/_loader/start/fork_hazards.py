@@ -13,6 +13,7 @@ from typing import Any
 
 from headrace._base import this_process
 from headrace._base.exception_text import ForkWarning
+from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
 
 _warned: list[bool] = []
@@ -28,7 +29,7 @@ def warn_of_fork(context: Any) -> None:
         _warned.append(True)
         warn_user(
             "headrace: workers are started by fork, and this process is not safe to fork: "
-            f'{"; ".join(hazards)}. multiprocessing_context="forkserver" avoids this',
+            f'{"; ".join(hazards)}. multiprocessing_context="forkserver" avoids this' + help_on("fork-unsafe"),
             ForkWarning,
         )
 

@@ -28,6 +28,7 @@ from typing import Any, Protocol
 
 from headrace import _core
 from headrace._base import this_process
+from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
 from headrace._loader.forkserver import client
 from headrace._loader.forkserver import context as fork_context
@@ -179,9 +180,10 @@ class Crew:
         exit_code = self._reap(dead)
         report = self._describe_end(dead, exit_code)
         is_restart = dead.pid not in self._hung_at_start
+        page = "\n " + (reports.page_on_death(dead, exit_code) if is_restart else help_on("fork-unsafe"))
         cause = reports.cause_at_start(dead, exit_code) if is_restart else None
         if is_restart and (why_not := self._why_final(dead.pid, cause) or self._why_not_again()):
-            raise RuntimeError(report + why_not)
+            raise RuntimeError(report + why_not + page)
         if cause is not None:
             is_known = cause in self._causes.values()
             report = reports.describe_repeated_death(dead) if is_known else reports.shorten_failed_start(report)
@@ -189,7 +191,7 @@ class Crew:
         try:
             self._start(worker, makers, start, signals.without_signals)
         except Exception:
-            warn_user(f"{report}\n  headrace could not start a new worker; the next call of next() tries again")
+            warn_user(f"{report}\n  headrace could not start a new worker; the next call of next() tries again{page}")
             raise
         self._stalled.discard(dead.pid)
         self._hung_at_start.discard(dead.pid)
@@ -197,7 +199,7 @@ class Crew:
         if cause is not None:
             self._causes[self.processes[worker].pid] = cause
         count = f" (restart {self._count_restarts()} of {self._policy.max_restarts})" if is_restart else ""
-        warn_user(f"{report}\n  headrace replaces it{count}")
+        warn_user(f"{report}\n  headrace replaces it{count}{page}")
 
     def _take_over_tasks(self, worker: int) -> StartState:
         """Moves the tasks of a dead worker to the process that comes next, and returns where that one starts."""
@@ -340,19 +342,20 @@ class Crew:
         if not stalled.is_halted:
             stalled = self._with_stacks(stalled)
         report = reports.describe_stall(stalled, seconds, self._tasks(stalled.number), start, self._hazards())
+        page = "\n " + help_on("worker-stalled")
         if self._policy.on_stall == "restart":
-            self._kill(stalled, report)
+            self._kill(stalled, report, page)
         elif stalled.is_halted:
-            warn_user(f'{report}\n  headrace waits on (on_stall="restart" would replace it)')
+            warn_user(f'{report}\n  headrace waits on (on_stall="restart" would replace it){page}')
         elif self._policy.on_stall == "raise":
-            raise RuntimeError(report)
+            raise RuntimeError(report + page)
         else:
-            warn_user(f'{report}\n  headrace waits on (on_stall="wait"; "raise" and "restart" would not)')
+            warn_user(f'{report}\n  headrace waits on (on_stall="wait"; "raise" and "restart" would not){page}')
 
-    def _kill(self, stalled: WorkerSnapshot, report: str) -> None:
+    def _kill(self, stalled: WorkerSnapshot, report: str, page: str) -> None:
         if why_not := self._why_not_again():
-            raise RuntimeError(report + why_not)
-        warn_user(f'{report}\n  headrace kills and replaces it (on_stall="restart")')
+            raise RuntimeError(report + why_not + page)
+        warn_user(f'{report}\n  headrace kills and replaces it (on_stall="restart"){page}')
         self._stalled.add(stalled.pid)
         self._signal(stalled, signal.SIGKILL)
 
@@ -423,5 +426,6 @@ def _explain_start(error: OSError) -> OSError:
     limit = _LIMITS[error.errno or 0]
     return OSError(
         error.errno,
-        f"headrace: cannot start a worker process: {error.strerror or error}; {limit}, or lower num_workers",
+        f"headrace: cannot start a worker process: {error.strerror or error}; {limit}, or lower num_workers"
+        + help_on("cannot-start"),
     )

@@ -22,6 +22,7 @@ from typing import Any, NoReturn, Protocol
 from headrace import _core
 from headrace._base import exception_text
 from headrace._base import growth as _growth
+from headrace._base.help_key import help_on
 from headrace._base.status import parts_of
 from headrace._base.units import in_units
 from headrace._base.warn import warn_user
@@ -449,7 +450,7 @@ class Engine:
         warnings.warn(
             f"headrace: batches are copied, which is slower. The {kept if report['held'] else ''}batches in flight do "
             f"not fit into {in_units(limit)} of shared memory. Raise {what}, lower prefetch_factor, or keep fewer "
-            "batches",
+            "batches" + help_on("memory-limit"),
             stacklevel=stacklevel,
         )
 
@@ -462,6 +463,7 @@ class Engine:
             f"headrace: a batch of {in_units(needed)}{per_sample} does not fit the limit of "
             f"{in_units(limit)} of shared memory, of which your program keeps {held}; "
             f"lower batch_size, or raise {what} (it needs {needed} bytes, the limit is {limit})"
+            + help_on("memory-limit")
         )
 
     def close(self) -> None:

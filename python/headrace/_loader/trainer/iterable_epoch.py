@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace._base import lookup
+from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
 from headrace._loader.trainer.worker_positions import WorkerPositions
 from headrace._loader.worker.batch_maker import BatchNotes
@@ -128,7 +129,7 @@ class IterableEpoch:
             warn_user(
                 f"headrace: the state has none of the dataset ({type(self._dataset).__name__} has no state_dict and "
                 f"load_state_dict), so the {self._repeated} batches that were delivered before are made again and "
-                "dropped"
+                "dropped" + help_on("iterable-resume")
             )
 
     def _delivered(self) -> int:

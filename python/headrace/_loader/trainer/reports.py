@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from headrace._base.help_key import help_on
 from headrace._base.units import in_duration, in_units
 from headrace._loader.samples.names import name_sample, name_samples, replay_command, shorten
 from headrace._loader.trainer.snapshot import WorkerSnapshot
@@ -146,6 +147,13 @@ def _first_line(worker: WorkerSnapshot, exit_code: int | None) -> str:
     if exit_code == INTERRUPTED:
         advice = "It was interrupted (by Ctrl-C, or SIGINT)."
     return f"DataLoader worker (pid(s) {worker.pid}) exited unexpectedly{how}. {advice}"
+
+
+def page_on_death(worker: WorkerSnapshot, exit_code: int | None) -> str:
+    """Returns the end of a message about a death. A worker that was not killed before its first task has most often
+    failed to import the script."""
+    is_by_itself = exit_code is not None and exit_code >= 0 and exit_code != INTERRUPTED
+    return help_on("main-guard") if worker.is_starting and is_by_itself else help_on("worker-died")
 
 
 def describe_end_of_stall(worker: WorkerSnapshot) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from headrace._base import exception_text, lookup
+from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
 from headrace._loader.start import contexts
 
@@ -45,10 +46,10 @@ def _is_below(path: str, name: str) -> bool:
     return path == name or path.startswith((f"{name}.", f"{name}[", f"list({name}"))
 
 
-def explain(error: Exception, report: Any) -> None:
-    """Adds the report to an exception, with advice: as a note, or to its message if there are no notes (Python 3.10),
-    and as its attribute headrace_report."""
-    attach(error, report, f"\n\n{_ADVICE}")
+def explain(error: Exception, report: Any, page: str) -> None:
+    """Adds the report to an exception, with advice and the name of its page: as a note, or to its message if there are
+    no notes (Python 3.10), and as its attribute headrace_report."""
+    attach(error, report, f"\n\n{_ADVICE}\n {page}")
 
 
 def attach(error: Exception, report: Any, advice: str = "") -> None:
@@ -78,7 +79,7 @@ def started(start: Callable[[bool], _Made], parts: list[tuple[str, Any]], method
         if repair is not None and all(one.repair for one in lost.errors):
             return _started_repaired(start, parts, method, lost)
         error = RuntimeError("headrace: workers cannot be started: they would not find what is defined in __main__")
-        explain(error, lost)
+        explain(error, lost, help_on("notebook-classes"))
         raise error
     try:
         return start(False)
@@ -87,7 +88,7 @@ def started(start: Callable[[bool], _Made], parts: list[tuple[str, Any]], method
         if report is None:
             raise
         if repair is None or not any(one.repair for one in report.errors):
-            explain(error, report)
+            explain(error, report, help_on("pickle"))
             raise
     return _started_repaired(start, parts, method, report)
 
@@ -115,7 +116,7 @@ def _started_repaired(start: Callable[[bool], _Made], parts: Any, method: str, r
     try:
         made = start(True)
     except Exception as error:
-        explain(error, check.without(report, repairs.remedied(report)) or report)
+        explain(error, check.without(report, repairs.remedied(report)) or report, help_on("pickle"))
         raise
     warn_user(repairs.warning(repairs.remedied(report)))
     return made

@@ -10,6 +10,7 @@ import zlib
 from typing import Any
 
 from headrace._base import lookup
+from headrace._base.help_key import help_on
 
 _LEVELS = 4  # of containers in a batch
 _FEW = 4  # parts of a container that are looked at
@@ -39,6 +40,7 @@ class Repeated:
                 f"before: the {self._kind} gives another order, so some samples will come twice in this epoch, and "
                 "others never. Let it shuffle with a seed that is the same after a resume, or give it state_dict and "
                 "load_state_dict; or begin the epoch again, without load_state_dict of the loader"
+                + help_on("order-changed")
             )
         return self._digest
 

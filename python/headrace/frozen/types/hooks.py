@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from headrace import _core
+from headrace._base.help_key import help_on
 from headrace._core import FrozenError
 from headrace.frozen.types import arrays, names, refusals, tables
 from headrace.frozen.types.arrays import dtype_from_text, dtype_text, raw_array, scalar_array
@@ -53,7 +54,9 @@ def dump(value: Any, path: str) -> bytes:
     try:
         return pickle.dumps(value, 5)
     except Exception as error:
-        raise TypeError(f"headrace.freeze: {path} cannot be frozen, and not pickled either: {error}") from error
+        raise TypeError(
+            f"headrace.freeze: {path} cannot be frozen, and not pickled either: {error}" + help_on("cannot-freeze")
+        ) from error
 
 
 def know_arrays() -> None:
@@ -71,7 +74,10 @@ def resolve_class(name: str, kind: str, fields: tuple[str, ...], trusted: bool) 
     cls = names.resolve(name, trusted)
     known = classify(cls) if isinstance(cls, type) else ("unknown", f"{name} is not a class")
     if known[0] != kind:
-        raise FrozenError(f"headrace: this frozen data has instances of {name}, but {known[1]}; freeze the data again")
+        raise FrozenError(
+            f"headrace: this frozen data has instances of {name}, but {known[1]}; freeze the data again"
+            + help_on("frozen-damaged")
+        )
     if kind == "tuple" and known[2] != fields:
         raise FrozenError(f"headrace: this frozen data has {name} with the fields {fields}, now it has {known[2]}")
     return cls

@@ -9,6 +9,7 @@ import sys
 import types
 from typing import Any
 
+from headrace._base.help_key import help_on
 from headrace._core import FrozenError
 
 BY_NAME = (types.FunctionType, types.BuiltinFunctionType, type)  # types whose values are stored by their names
@@ -44,12 +45,13 @@ def resolve(name: Any, trusted: bool) -> Any:
     if found is None and module == "__main__":
         raise FrozenError(
             f"headrace: this frozen data names {qualname!r}, which the script that froze it defined itself; move it "
-            "into a module that both can import, and freeze again"
+            "into a module that both can import, and freeze again" + help_on("frozen-names")
         )
     if found is None:
         more = "" if trusted else ", or open the frozen data with trust=True, which imports what it names"
         raise FrozenError(
             f"headrace: this frozen data names {name!r}, which is not loaded; import {module!r} first{more}"
+            + help_on("frozen-names")
         )
     return found
 
@@ -59,6 +61,7 @@ def make_named(name: Any, trusted: bool) -> Any:
     if not trusted:
         raise FrozenError(
             f"headrace: this frozen data refers to {name!r} by its name; open it with trust=True if you trust it"
+            + help_on("frozen-names")
         )
     return resolve(name, trusted)
 
