@@ -214,6 +214,40 @@ def test_many_loaders_are_shown() -> None:
     assert look()["loaders"] == []
 
 
+class Sleeping(Slow):
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.1)
+        return index
+
+
+class Computing(Slow):
+    def __getitem__(self, index: int) -> Any:
+        end = time.monotonic() + 0.1
+        while time.monotonic() < end:
+            pass
+        return index
+
+
+@pytest.mark.parametrize("data", [Sleeping, Computing])
+def test_workers_that_wait_are_told_from_busy_ones(data: type) -> None:
+    loader = headrace.Loader(data(1000), batch_size=2, num_workers=2, multiprocessing_context="fork")
+    iterator = iter(loader)
+    over = threading.Event()
+
+    def train() -> None:
+        while not over.is_set():
+            next(iterator)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    time.sleep(1)  # so long before the first look, the loop waits already
+    text = " ".join(run("top", "--once", str(os.getpid())).stdout.split())
+    over.set()
+    thread.join()
+    del iterator, loader
+    assert ("of the time: they wait for a disk or a network" in text) == (data is Sleeping), text
+
+
 # ---- memory that is not what it seems ----
 
 
@@ -242,7 +276,7 @@ def page_of_show() -> bytes:
     raise AssertionError("the show has no page")
 
 
-SHOWN_AT = 1024
+SHOWN_AT, OPENED_AT = 1024, 80  # struct hr__shown, and opened_ns in it
 
 
 def test_other_versions_are_one_line() -> None:
@@ -252,6 +286,16 @@ def test_other_versions_are_one_line() -> None:
         assert look()["other_versions"] == 1
         text = run("top", "--once", str(os.getpid())).stdout
     assert "1 loader is of another version of headrace" in text
+
+
+def test_loader_of_impossible_times_is_drawn() -> None:
+    page = bytearray(page_of_show())
+    at = SHOWN_AT + OPENED_AT
+    assert 0 < time.monotonic_ns() - int.from_bytes(page[at : at + 8], sys.byteorder) < 60e9
+    page[at : at + 8] = b"\x80".rjust(8, b"\0")  # the smallest number
+    with memory(bytes(page)):
+        (line,) = re.findall(r"train\.py:1, pid .*", run("top", "--once", str(os.getpid())).stdout)
+    assert ", -" not in line
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 100, b"x" * 8192, b"headrace" + b"\xff" * 8192])
