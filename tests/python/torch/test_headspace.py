@@ -346,6 +346,12 @@ def test_memory_bounds_the_kept_batches(monkeypatch: pytest.MonkeyPatch) -> None
         kept.keep([torch.zeros(250), np.zeros(375)])
         used = 4000 * len(kept)
     assert len(kept) == 4
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")  # the other rank has the same memory
+    kept, used = Kept(), 0
+    for _ in range(20):
+        kept.keep([torch.zeros(250), np.zeros(375)])
+        used = 2 * 4000 * len(kept)
+    assert len(kept) == 2
     monkeypatch.setattr(kept_module, "_core", _core)
     for _ in range(20):
         kept.keep([torch.zeros(250)])

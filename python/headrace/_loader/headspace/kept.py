@@ -15,6 +15,7 @@ import zlib
 from typing import Any, NamedTuple
 
 from headrace import _core
+from headrace._loader.worker.batch_maker import count_local_trainers
 
 MOST = 16  # batches that are kept
 _PART = 4  # of the free memory, one part in so many
@@ -136,7 +137,8 @@ class Kept:
         if not self._batches:
             return True
         kept = [part for batch in self._batches for part in batch.parts]
-        room = {"cpu": _core.machine()["spare_bytes"] + _bytes_of(kept, "cpu")}
+        # The other ranks of this machine keep as much of the same memory; each has a GPU of its own.
+        room = {"cpu": _core.machine()["spare_bytes"] // count_local_trainers() + _bytes_of(kept, "cpu")}
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
             room["cuda"] = torch.cuda.mem_get_info()[0] + _bytes_of(kept, "cuda")

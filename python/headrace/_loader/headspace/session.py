@@ -16,6 +16,7 @@ from typing import Any
 
 from headrace import _core
 from headrace._loader.headspace import VARIABLE, ending
+from headrace._loader.headspace.kept import Kept
 from headrace._loader.headspace.measure import Measure, Times
 from headrace._loader.headspace.steps import Steps
 from headrace._ranks import where
@@ -115,6 +116,9 @@ class Session:
 
     def has_warmed_up(self, measure: Measure) -> None:
         self._measured = measure
+        for other in self._seen:
+            if other.measure is not measure:
+                other.measure.kept = Kept()  # frees its batches
         if not measure.kept:
             self._is_over = True
             _note(
