@@ -231,20 +231,19 @@ class Computing(Slow):
 @pytest.mark.parametrize("data", [Sleeping, Computing])
 def test_workers_that_wait_are_told_from_busy_ones(data: type) -> None:
     loader = headrace.Loader(data(1000), batch_size=2, num_workers=2, multiprocessing_context="fork")
-    iterator = iter(loader)
     over = threading.Event()
 
-    def train() -> None:
+    def train(batches: Iterator[Any]) -> None:
         while not over.is_set():
-            next(iterator)
+            next(batches)
 
-    thread = threading.Thread(target=train)
+    thread = threading.Thread(target=train, args=(iter(loader),))
     thread.start()
     time.sleep(1)  # so long before the first look, the loop waits already
     text = " ".join(run("top", "--once", str(os.getpid())).stdout.split())
     over.set()
     thread.join()
-    del iterator, loader
+    del thread, loader
     assert ("of the time: they wait for a disk or a network" in text) == (data is Sleeping), text
 
 
