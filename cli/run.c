@@ -20,6 +20,8 @@
 
 extern char **environ;
 
+static const char HEADSPACE_STEPS[] = "100";
+
 static uint64_t bit(int signal) {
     return UINT64_C(1) << (signal - 1);
 }
@@ -110,13 +112,22 @@ static bool is_shortage(int code) {
     return code == -EAGAIN || code == -ENOMEM || code == -EMFILE || code == -ENFILE;
 }
 
+/* The variables in which ranks find an option; headrace/_loader/headspace has the name of this one, too. */
+static bool set_environment(const struct run *run) {
+    if (run->handed_on) { /* the module and the path are in the command of the ranks */
+        unsetenv(run_rows[MODULE].variable);
+        unsetenv(run_rows[RUN_PATH].variable);
+    }
+    return !run_has(run, HEADSPACE) || setenv("HEADRACE_HEADSPACE", HEADSPACE_STEPS, 0) == 0; /* not if it is set */
+}
+
 static int start(struct run *run) {
     struct hr_launch_job *job = &run->job;
     struct hr_launch_end end;
     uint64_t terminal = bit(SIGTSTP) | bit(SIGCONT) | bit(SIGWINCH);
-    if (run->handed_on) { /* the module and the path are in the command of the ranks */
-        unsetenv(run_rows[MODULE].variable);
-        unsetenv(run_rows[RUN_PATH].variable);
+    if (!set_environment(run)) {
+        fprintf(stderr, "headrace: cannot set HEADRACE_HEADSPACE: %s\n", strerror(errno));
+        return HR_LAUNCH_ERROR;
     }
     signal(SIGCHLD, SIG_DFL); /* a parent that ignores it passes this on, and then the kernel reaps the ranks */
     int code = hr_launch_signals(job->end_signals | job->passed_signals | terminal, &job->signal_fd);

@@ -28,6 +28,7 @@ enum run_option {
     MODULE,
     NO_PYTHON,
     RUN_PATH,
+    HEADSPACE,
     LOG_DIR,
     REDIRECTS,
     TEE,

@@ -23,6 +23,9 @@ const struct run_row run_rows[OPTION_COUNT] = {
     [MODULE] = {"--module", "PET_MODULE", NULL, "SCRIPT is a module, as in python -m", T, 'm', 1, 0},
     [NO_PYTHON] = {"--no-python", "PET_NO_PYTHON", NULL, "SCRIPT is a program, not a Python script", T, 0, 1, 0},
     [RUN_PATH] = {"--run-path", "PET_RUN_PATH", NULL, "SCRIPT is a Python script (the default)", T, 0, 1, 0},
+    [HEADSPACE] = {"--headspace", NULL, NULL,
+                   "measure what loading costs a loop, and end the\nscript; HEADRACE_HEADSPACE=100 is the same", OWN, 0,
+                   1, 0},
     [LOG_DIR] = {"--log-dir", "PET_LOG_DIR", "DIR", "the folder of log files", T, 0, 0, 0},
     [REDIRECTS] = {"--redirects", "PET_REDIRECTS", "STREAMS",
                    "write to log files, not to the terminal: 1 is\nstdout, 2 stderr, 3 both; or for some ranks:\n"
@@ -129,7 +132,7 @@ int run_show_help(FILE *to) {
           "  headrace run --nnodes 2 --node-rank 0 --master-addr host0 train.py\n",
           to);
     show_group(to, "Ranks and machines:", NNODES, STANDALONE);
-    show_group(to, "The program:", MODULE, RUN_PATH);
+    show_group(to, "The program:", MODULE, HEADSPACE);
     show_group(to, "Output:", LOG_DIR, REPORT);
     show_group(to, "Failures and ends:", MAX_RESTARTS, END_WITH_PARENT);
     show_group(to, "Names and rendezvous:", ROLE, LOCAL_ADDR);

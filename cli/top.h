@@ -28,6 +28,8 @@ struct top_mark {
 struct top_worker_mark {
     int64_t now_ns;
     uint64_t done, busy_ns, cpu_ns;
+    uint64_t delay_ns; /* its main thread waited for a core; UINT64_MAX: not known */
+    bool has_cpu;      /* cpu_ns is known */
 };
 
 struct top_worker {
@@ -134,6 +136,7 @@ struct top_rates {
 struct top_rates top_rates_of(const struct top *top, const struct top_loader *loader);
 struct top_worker_rates {
     double batches, busy, cpu; /* cpu and busy: of a core */
+    double delay;              /* share of the time in which it waited for a core; negative: not known */
     double growth;             /* bytes per hour; 0: not known */
 };
 struct top_worker_rates top_worker_rates_of(const struct top_worker *worker);

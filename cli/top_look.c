@@ -115,8 +115,8 @@ static uint64_t busy_ns_of(int64_t now_ns, const struct hr_worker_status *status
 }
 
 static void mark_worker(struct top_worker *worker, int64_t now_ns) {
-    worker->marks[worker->mark_count++ % TOP_HISTORY] =
-        (struct top_worker_mark){now_ns, worker->look.status.done_count, busy_ns_of(now_ns, &worker->look.status), 0};
+    worker->marks[worker->mark_count++ % TOP_HISTORY] = (struct top_worker_mark){
+        .now_ns = now_ns, .done = worker->look.status.done_count, .busy_ns = busy_ns_of(now_ns, &worker->look.status)};
 }
 
 static void mark(struct top_loader *loader, int64_t now_ns) {
@@ -163,18 +163,21 @@ struct top_rates top_rates_of(const struct top *top, const struct top_loader *lo
 
 struct top_worker_rates top_worker_rates_of(const struct top_worker *worker) {
     uint32_t count = kept(worker->mark_count);
-    if (count < 2) return (struct top_worker_rates){0};
+    if (count < 2) return (struct top_worker_rates){.delay = -1};
     const struct top_worker_mark *last = &worker->marks[(worker->mark_count - 1) % TOP_HISTORY];
     const struct top_worker_mark *first = &worker->marks[(worker->mark_count - count) % TOP_HISTORY];
     double s = (double)(last->now_ns - first->now_ns) / 1e9;
     double hours = (double)(last->now_ns - worker->first_ns) / 3600e9;
-    if (s <= 0) return (struct top_worker_rates){0};
-    return (struct top_worker_rates){
-        .batches = growth(first->done, last->done) / s,
-        .busy = share(growth(first->busy_ns, last->busy_ns) / 1e9 / s),
-        .cpu = first->cpu_ns && last->cpu_ns ? growth(first->cpu_ns, last->cpu_ns) / 1e9 / s : 0,
-        .growth =
-            worker->is_known && hours > 1.0 / 120 ? growth(worker->first_bytes, worker->private_bytes) / hours : 0};
+    if (s <= 0) return (struct top_worker_rates){.delay = -1};
+    bool has_cpu = first->has_cpu && last->has_cpu;
+    bool has_delay = has_cpu && first->delay_ns != UINT64_MAX && last->delay_ns != UINT64_MAX;
+    return (struct top_worker_rates){.batches = growth(first->done, last->done) / s,
+                                     .busy = share(growth(first->busy_ns, last->busy_ns) / 1e9 / s),
+                                     .cpu = has_cpu ? growth(first->cpu_ns, last->cpu_ns) / 1e9 / s : 0,
+                                     .delay = has_delay ? growth(first->delay_ns, last->delay_ns) / 1e9 / s : -1,
+                                     .growth = worker->is_known && hours > 1.0 / 120
+                                                   ? growth(worker->first_bytes, worker->private_bytes) / hours
+                                                   : 0};
 }
 
 const char *top_state_of(const struct top *top, const struct top_loader *loader) {

@@ -41,7 +41,7 @@ bool top_read_field(const char *line, const char *name, int base, uint64_t *ret_
 
 /* ---- workers ---- */
 
-static uint64_t read_cpu_ns(int pid) {
+static bool read_cpu_ns(int pid, uint64_t *ret_ns) {
     char path[64], line[LINE_BYTES];
     uint64_t user = 0, kernel = 0;
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
@@ -49,8 +49,20 @@ static uint64_t read_cpu_ns(int pid) {
     const char *end = file && fgets(line, sizeof line, file) ? strrchr(line, ')') : NULL;
     if (file) fclose(file);
     for (int i = 0; end && i < FIELDS_TO_TIMES; i++) end = strchr(end + 1, ' ');
-    if (!end || !top_read_number(&end, 10, &user) || !top_read_number(&end, 10, &kernel)) return 0;
-    return (user + kernel) * (uint64_t)(S_NS / sysconf(_SC_CLK_TCK));
+    if (!end || !top_read_number(&end, 10, &user) || !top_read_number(&end, 10, &kernel)) return false;
+    *ret_ns = (user + kernel) * (uint64_t)(S_NS / sysconf(_SC_CLK_TCK));
+    return true;
+}
+
+/* How long the main thread has waited for a core; UINT64_MAX: the kernel does not count that. */
+static uint64_t read_delay_ns(int pid) {
+    char path[64], line[LINE_BYTES];
+    uint64_t cpu, delay;
+    snprintf(path, sizeof path, "/proc/%d/schedstat", pid);
+    FILE *file = fopen(path, "re");
+    const char *rest = file && fgets(line, sizeof line, file) ? line : "";
+    if (file) fclose(file);
+    return top_read_number(&rest, 10, &cpu) && top_read_number(&rest, 10, &delay) ? delay : UINT64_MAX;
 }
 
 /* RssAnon has the pages that are no file's. smaps_rollup would tell those that are shared with the parent from the
@@ -77,7 +89,9 @@ static void look_at_process(struct top_worker *worker, int64_t now_ns) {
         worker->first_ns = now_ns;
         worker->first_bytes = worker->private_bytes;
     }
-    worker->marks[(worker->mark_count + TOP_HISTORY - 1) % TOP_HISTORY].cpu_ns = read_cpu_ns(pid);
+    struct top_worker_mark *last = &worker->marks[(worker->mark_count + TOP_HISTORY - 1) % TOP_HISTORY];
+    last->has_cpu = read_cpu_ns(pid, &last->cpu_ns);
+    last->delay_ns = read_delay_ns(pid);
 }
 
 void top_look_at_workers(struct top *top, struct top_loader *loader) {

@@ -195,11 +195,23 @@ static void draw_loaders(struct picture *picture, uint32_t rows) {
 
 /* ---- the chosen loader ---- */
 
+/* The share of their time in which the workers compute, or would if they had a core; 1: not known. */
+static double computing(const struct top_loader *loader) {
+    double sum = 0;
+    uint32_t count = loader->look.worker_count;
+    for (uint32_t i = 0; i < count; i++) {
+        struct top_worker_rates rates = top_worker_rates_of(&loader->workers[i]);
+        if (rates.delay < 0) return 1;
+        sum += rates.cpu + rates.delay;
+    }
+    return count ? sum / count : 1;
+}
+
 /* Writes a verdict, in the order in which a cause rules out the next one. */
 static void judge(const struct top *top, const struct top_loader *loader, char *text, size_t bytes) {
     struct top_rates rates = top_rates_of(top, loader);
     uint32_t workers = loader->look.worker_count;
-    double idle = top->cores - top->cores_used;
+    double idle = top->cores - top->cores_used, computes = computing(loader);
     if (loader->is_over)
         snprintf(text, bytes, "it has no workers at the moment");
     else if (loader->mark_count < 3 && rates.batches == 0)
@@ -209,6 +221,11 @@ static void judge(const struct top *top, const struct top_loader *loader, char *
     else if (!workers)
         snprintf(text, bytes, "the training process makes its batches itself: try num_workers=%.0f",
                  idle >= 2 ? (idle < 8 ? idle : 8) : 1);
+    else if (rates.busy > 0.8 && computes < rates.busy / 2)
+        snprintf(text, bytes,
+                 "the workers are busy %.0f %%, and compute %.0f %% of the time: they wait for a disk or a network; "
+                 "try more workers, also more than cores",
+                 100 * rates.busy, 100 * computes);
     else if (rates.busy > 0.8 && idle >= 1)
         snprintf(text, bytes,
                  "the workers are busy %.0f %% and %.1f cores are free: about %.0f workers would be enough",
@@ -221,7 +238,7 @@ static void judge(const struct top *top, const struct top_loader *loader, char *
 }
 
 static void draw_about(struct picture *picture, const struct top_loader *loader) {
-    char name[HR_LOOK_NAME_BYTES], age[UNITS_BYTES], rank[32] = "", verdict[160], text[512];
+    char name[HR_LOOK_NAME_BYTES], age[UNITS_BYTES], rank[32] = "", verdict[200], text[512];
     top_clean(loader->look.name, name, sizeof name);
     if (loader->look.world_size > 1) snprintf(rank, sizeof rank, " rank %d", loader->look.rank);
     judge(picture->top, loader, verdict, sizeof verdict);

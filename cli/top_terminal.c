@@ -17,13 +17,19 @@ enum { PERIOD_MS = 1000, CACHE_LOOKS = 5, SLICE_NS = 2000000 };
 
 /* The other screen, without a cursor; and back, with all attributes off. */
 static const char enter_text[] = "\x1b[?1049h\x1b[?25l\x1b[2J", leave_text[] = "\x1b[0m\x1b[?25h\x1b[?1049l";
-static struct termios saved;
+static struct termios saved, raw;
 static volatile sig_atomic_t has_terminal, is_resized, must_end;
+
+/* Another program may have left the terminal so that writing does not block. */
+static bool may_write_later(void) {
+    struct pollfd output = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    return errno == EINTR || (errno == EAGAIN && !must_end && (poll(&output, 1, -1) > 0 || errno == EINTR));
+}
 
 static void write_all(const char *text, size_t bytes) {
     while (bytes) {
         ssize_t written = write(STDOUT_FILENO, text, bytes);
-        if (written < 0 && errno == EINTR) continue;
+        if (written < 0 && may_write_later()) continue;
         if (written <= 0) {
             must_end = SIGHUP; /* the terminal is gone */
             return;
@@ -37,19 +43,24 @@ static void write_all(const char *text, size_t bytes) {
 static void leave_terminal(void) {
     if (!has_terminal) return;
     has_terminal = 0;
-    if (write(STDOUT_FILENO, leave_text, sizeof leave_text - 1) < 0) return;
+    ssize_t written = write(STDOUT_FILENO, leave_text, sizeof leave_text - 1);
+    (void)written; /* the modes of the terminal matter more */
     tcsetattr(STDIN_FILENO, TCSANOW, &saved);
+}
+
+static void set_raw(void) {
+    has_terminal = 1; /* first: a signal may come at any time */
+    tcsetattr(STDIN_FILENO, TCSANOW, &raw);
+    write_all(enter_text, sizeof enter_text - 1);
 }
 
 static void enter_terminal(void) {
     if (tcgetattr(STDIN_FILENO, &saved) < 0) return;
-    struct termios raw = saved;
+    raw = saved;
     raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
     raw.c_cc[VMIN] = 0;
     raw.c_cc[VTIME] = 0;
-    tcsetattr(STDIN_FILENO, TCSANOW, &raw);
-    has_terminal = 1;
-    write_all(enter_text, sizeof enter_text - 1);
+    set_raw();
 }
 
 static void note_size(int number) {
@@ -68,9 +79,13 @@ static void stop(int number) {
     raise(SIGSTOP);
 }
 
+/* After a SIGSTOP, which no handler sees, the shell has set its own modes. */
 static void go_on(int number) {
     (void)number;
-    if (!has_terminal) enter_terminal();
+    if (has_terminal)
+        set_raw();
+    else
+        enter_terminal();
     is_resized = 1;
 }
 
@@ -106,8 +121,9 @@ static void measure(struct top_view *view) {
 
 static void draw(struct top *top, struct top_view *view) {
     size_t bytes = 0;
-    if (is_resized) measure(view);
-    is_resized = 0;
+    bool must_measure = is_resized;
+    is_resized = 0; /* before the size is read, so that a signal in between is not lost */
+    if (must_measure) measure(view);
     char *text = top_draw(top, view, true, &bytes);
     if (text) write_all(text, bytes); /* one write for a picture */
     free(text);

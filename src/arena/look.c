@@ -29,6 +29,7 @@ void hr__look_worker(const struct hr__worker *record, const struct hr__sight *si
     struct hr_worker_status *status = &ret_look->status;
     *ret_look = (struct hr_worker_look){.index = load(&sight->index) - 1, .timed_batches = load(&sight->batch_count)};
     hr__layout_read_status(record, status);
+    if (status->phase_since_ns < 0) status->phase_since_ns = 0; /* differences of times may not overflow */
     status->done_count += load(&sight->earlier_done);
     status->starts += (uint32_t)load(&sight->earlier_starts);
     for (int i = 0; i < HR_PHASE_COUNT; i++) status->phase_ns[i] += load(&sight->earlier_phase_ns[i]);
@@ -152,7 +153,7 @@ static void fill(const struct file *file, struct hr_arena_look *ret_look) {
                                    .rank = shown->rank,
                                    .world_size = shown->world_size,
                                    .queue_room = shown->queue_room,
-                                   .opened_ns = shown->opened_ns,
+                                   .opened_ns = shown->opened_ns > 0 ? shown->opened_ns : 0,
                                    .epoch = load(&shown->epoch),
                                    .step = load(&shown->step),
                                    .wait_since_ns = load(&shown->wait_since_ns),

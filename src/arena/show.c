@@ -101,6 +101,7 @@ static void after_fork_in_child(void) {
         drop_page(show);
         forget_place(show);
         memset(show->counts, 0, sizeof show->counts);
+        memset(show->begun, 0, sizeof show->begun);
         show->earlier_bytes = show->earlier_restarts = show->earlier_bad = show->earlier_count = 0;
     }
     page_count = 0;

@@ -214,6 +214,39 @@ def test_many_loaders_are_shown() -> None:
     assert look()["loaders"] == []
 
 
+class Sleeping(Slow):
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.1)
+        return index
+
+
+class Computing(Slow):
+    def __getitem__(self, index: int) -> Any:
+        end = time.monotonic() + 0.1
+        while time.monotonic() < end:
+            pass
+        return index
+
+
+@pytest.mark.parametrize("data", [Sleeping, Computing])
+def test_workers_that_wait_are_told_from_busy_ones(data: type) -> None:
+    loader = headrace.Loader(data(1000), batch_size=2, num_workers=2, multiprocessing_context="fork")
+    over = threading.Event()
+
+    def train(batches: Iterator[Any]) -> None:
+        while not over.is_set():
+            next(batches)
+
+    thread = threading.Thread(target=train, args=(iter(loader),))
+    thread.start()
+    time.sleep(1)  # so long before the first look, the loop waits already
+    text = " ".join(run("top", "--once", str(os.getpid())).stdout.split())
+    over.set()
+    thread.join()
+    del thread, loader
+    assert ("of the time: they wait for a disk or a network" in text) == (data is Sleeping), text
+
+
 # ---- memory that is not what it seems ----
 
 
@@ -242,7 +275,7 @@ def page_of_show() -> bytes:
     raise AssertionError("the show has no page")
 
 
-SHOWN_AT = 1024
+SHOWN_AT, OPENED_AT = 1024, 80  # struct hr__shown, and opened_ns in it
 
 
 def test_other_versions_are_one_line() -> None:
@@ -252,6 +285,16 @@ def test_other_versions_are_one_line() -> None:
         assert look()["other_versions"] == 1
         text = run("top", "--once", str(os.getpid())).stdout
     assert "1 loader is of another version of headrace" in text
+
+
+def test_loader_of_impossible_times_is_drawn() -> None:
+    page = bytearray(page_of_show())
+    at = SHOWN_AT + OPENED_AT
+    assert 0 < time.monotonic_ns() - int.from_bytes(page[at : at + 8], sys.byteorder) < 60e9
+    page[at : at + 8] = b"\x80".rjust(8, b"\0")  # the smallest number
+    with memory(bytes(page)):
+        (line,) = re.findall(r"train\.py:1, pid .*", run("top", "--once", str(os.getpid())).stdout)
+    assert ", -" not in line
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 100, b"x" * 8192, b"headrace" + b"\xff" * 8192])
@@ -407,9 +450,10 @@ def test_loader_that_dies_vanishes() -> None:
 class Terminal:
     """headrace top in a terminal."""
 
-    def __init__(self, lines: int, columns: int, *arguments: str) -> None:
+    def __init__(self, lines: int, columns: int, *arguments: str, blocks: bool = True) -> None:
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
+            os.set_blocking(1, blocks)
             os.execv(PROGRAM, [str(PROGRAM), "top", *arguments])
         self.resize(lines, columns)
         self.text = ""
@@ -427,16 +471,39 @@ class Terminal:
         found, self.text = self.text.split(wanted, 1)
         return found
 
+    def read_some(self, seconds: float) -> bool:
+        """Reads what comes within this time. Returns False if nothing does, or if the program has ended."""
+        with contextlib.suppress(OSError):
+            if select.select([self.fd], [], [], seconds)[0]:
+                data = os.read(self.fd, 65536)
+                self.text += data.decode(errors="replace")
+                return bool(data)
+        return False
+
+    def read_until_it_fits(self, columns: int) -> str:
+        """Returns the first whole picture that is no wider: some may have been drawn before it was resized."""
+        deadline = time.monotonic() + DEADLINE_S
+        self.read_until("\x1b[J")
+        while widest(picture := self.read_until("\x1b[J")) > columns:
+            assert time.monotonic() < deadline, picture
+        return picture
+
     def press(self, keys: str) -> None:
         os.write(self.fd, keys.encode())
+
+    def await_stop(self) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)[0] == 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
 
     def end(self) -> int:
         deadline = time.monotonic() + DEADLINE_S
         while (found := os.waitpid(self.pid, os.WNOHANG))[0] == 0:
             assert time.monotonic() < deadline
-            with contextlib.suppress(OSError):
-                if select.select([self.fd], [], [], 0.1)[0]:
-                    self.text += os.read(self.fd, 65536).decode(errors="replace")
+            self.read_some(0.1)
+        while self.read_some(0):  # it may have written since the last read
+            pass
         self.was_canonical = bool(termios.tcgetattr(self.fd)[3] & termios.ICANON)
         os.close(self.fd)
         return os.waitstatus_to_exitcode(found[1])
@@ -466,7 +533,7 @@ def test_picture_fits_the_terminal() -> None:
     terminal.read_until("WAIT%")
     assert widest(terminal.read_until("\x1b[J")) <= 80
     terminal.resize(12, 40)
-    terminal.read_until("\x1b[J")
+    assert terminal.read_until_it_fits(40).count("\n") < 12
     picture = terminal.read_until("\x1b[J")
     assert widest(picture) <= 40
     assert picture.count("\n") < 12
@@ -508,20 +575,49 @@ def test_terminal_is_restored_at_each_end() -> None:
 
 
 @pytest.mark.usefixtures("shows")
+def test_output_that_does_not_block_waits_for_the_terminal() -> None:
+    """Another program may have left the terminal so. Each key makes a picture, and nothing is read meanwhile."""
+    terminal = Terminal(24, 80, str(os.getpid()), blocks=False)
+    terminal.read_until("WAIT%")
+    for _ in range(300):
+        terminal.press("o")
+        time.sleep(0.002)
+    for _ in range(100):
+        terminal.read_until("WAIT%")
+    terminal.press("q")
+    assert terminal.end() == 0
+    assert terminal.was_canonical
+
+
+@pytest.mark.usefixtures("shows")
 def test_stopped_and_continued_draws_again() -> None:
     terminal = Terminal(24, 80, str(os.getpid()))
     terminal.read_until("WAIT%")
     terminal.press("\x1a")
     terminal.read_until(LEAVES)
-    deadline = time.monotonic() + DEADLINE_S
-    while os.waitpid(terminal.pid, os.WNOHANG | os.WUNTRACED)[0] == 0:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    terminal.await_stop()
     os.kill(terminal.pid, signal.SIGCONT)
     terminal.read_until("\x1b[?1049h")
     terminal.read_until("WAIT%")
     terminal.press("q")
     assert terminal.end() == 0
+
+
+@pytest.mark.usefixtures("shows")
+def test_stopped_by_sigstop_gets_its_keys_again() -> None:
+    """The shell has set its own modes of the terminal, and the program could not see that."""
+    terminal = Terminal(24, 80, str(os.getpid()))
+    terminal.read_until("WAIT%")
+    os.kill(terminal.pid, signal.SIGSTOP)
+    terminal.await_stop()
+    modes = termios.tcgetattr(terminal.fd)
+    modes[3] |= termios.ICANON
+    termios.tcsetattr(terminal.fd, termios.TCSANOW, modes)
+    os.kill(terminal.pid, signal.SIGCONT)
+    terminal.read_until("\x1b[?1049h")
+    terminal.press("q")
+    assert terminal.end() == 0
+    assert terminal.was_canonical
 
 
 def test_stacks_of_workers_are_shown() -> None:

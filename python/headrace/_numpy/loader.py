@@ -13,6 +13,7 @@ from typing import Any
 from headrace import _core, _options
 from headrace._base import lookup
 from headrace._base.warn import warn_user
+from headrace._loader import headspace
 from headrace._loader.forkserver import client, context
 from headrace._loader.samples import rows as sample_rows
 from headrace._loader.start import contexts
@@ -280,7 +281,12 @@ class Loader(Options):
 
     def __iter__(self) -> Iterator[Any]:
         windows = self._position.windows
-        return self._begin() if windows is None else windows.begin(_Passes(self))
+        begin = self._begin if windows is None else functools.partial(windows.begin, _Passes(self))
+        if not headspace.is_asked():
+            return begin()
+        from headrace._loader.headspace import session  # imported only if it is needed
+
+        return session.iterate(self, self._show_of(), begin, self._is_iterable)
 
     def _begin(self) -> Any:
         """Returns an iterator over the next pass over the sampler or the dataset, which is an epoch without

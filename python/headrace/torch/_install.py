@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from headrace import _options
-from headrace.torch import _accelerate, _internals, _loader, _per_loader
+from headrace._loader import headspace
+from headrace.torch import _accelerate, _internals, _loader, _per_loader, _torchs
 
 
 def install(**options: Any) -> None:
@@ -27,6 +28,7 @@ def install(**options: Any) -> None:
     _options.check_installed(options)
     _per_loader.installed_options = options
     _internals.set_factories(_loader.get_iterator, _loader.new_iterator)
+    _internals.set_iter(_loader.iter_measured if headspace.is_asked() else _internals.torchs_iter)
     _accelerate.install(_loader.DataLoader)
 
 
@@ -34,13 +36,15 @@ def uninstall() -> None:
     """Gives torch.utils.data.DataLoader its own engine back. headrace.torch.DataLoader keeps headrace's engine."""
     _per_loader.installed_options = {}
     _internals.set_factories(_internals.torchs_iterator, _internals.torchs_new)
+    _internals.set_iter(_internals.torchs_iter)
     _accelerate.uninstall()
 
 
 @contextmanager
 def installed(**options: Any) -> Iterator[None]:
     """Calls install() for the duration of a with block."""
-    before, theirs = _internals.factories(), _per_loader.installed_options
+    before, iter_before = _internals.factories(), _torchs.DataLoader.__iter__
+    theirs = _per_loader.installed_options
     was_installed = _accelerate.is_installed()
     install(**options)
     try:
@@ -48,5 +52,6 @@ def installed(**options: Any) -> Iterator[None]:
     finally:
         _per_loader.installed_options = theirs
         _internals.set_factories(*before)
+        _internals.set_iter(iter_before)
         if not was_installed:
             _accelerate.uninstall()

@@ -121,6 +121,14 @@ def set_factories(factory: Any, new: Any) -> None:
     MultiProcessingIterator.__new__ = new
 
 
+torchs_iter: Any = _torchs.DataLoader.__iter__
+
+
+def set_iter(function: Any) -> None:
+    """Sets what iterates over all torch loaders, except over those of subclasses with an __iter__ of their own."""
+    _torchs.DataLoader.__iter__ = function  # type: ignore[method-assign]
+
+
 def factories() -> tuple[Any, Any]:
     """Returns what set_factories() has set, or torch's own."""
     return _torchs.DataLoader._get_iterator, vars(MultiProcessingIterator).get("__new__", torchs_new)

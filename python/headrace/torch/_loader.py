@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from headrace import _options
 from headrace._base import this_process
 from headrace._base.help_key import help_on
+from headrace._loader import headspace
 from headrace._loader.forkserver import client, context
 from headrace._loader.start import contexts
 from headrace._loader.trainer import engine as _engine
@@ -78,6 +80,10 @@ class DataLoader(_base.DataLoader[_T_co]):
     def _get_iterator(self) -> Any:
         return get_iterator(self)
 
+    def __iter__(self) -> Any:
+        """Returns an iterator over an epoch."""
+        return _measured(self, super().__iter__) if headspace.is_asked() else super().__iter__()
+
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch, which rng="sample" and on_bad_sample="refill" use. Without it, the epochs
         are counted. Passes it on to the sampler, the batch sampler and the dataset, if they have set_epoch; workers
@@ -115,6 +121,19 @@ class DataLoader(_base.DataLoader[_T_co]):
             return False
         own = _options.own(self, name, _options.DEFAULTS[name])
         return _options.is_given(name, own) and name not in _per_loader.installed_options
+
+
+def _measured(loader: Any, begin: Callable[[], Any]) -> Any:
+    """Returns an iterator over an epoch whose loop is measured."""
+    from headrace._loader.headspace import session  # imported only if it is needed
+
+    return session.iterate(loader, _loader_options.show_of(loader), begin, _internals.is_iterable(loader))
+
+
+def iter_measured(loader: _torchs.DataLoader[Any]) -> Any:
+    """Replaces __iter__ of torch's loaders while headrace is installed and loops are measured."""
+    begin = functools.partial(_internals.torchs_iter, loader)
+    return begin() if isinstance(loader, _base.DataLoader) else _measured(loader, begin)
 
 
 def _uses_engine(loader: _torchs.DataLoader[Any]) -> bool:

@@ -2,6 +2,7 @@
 """headrace.torch.stats, the line at the end of an epoch, and the time that report() says the loop waited."""
 
 import logging
+import os
 import time
 from typing import Any
 
@@ -126,3 +127,20 @@ def test_one_rank_has_its_own_wait() -> None:
     list(loader)
     found = stats(loader, max_over_ranks=True)
     assert (found["job_wait"], found["job_rank"]) == (found["wait"], -1)
+
+
+def test_forked_child_has_no_counts_of_its_parent() -> None:
+    loader = load(num_workers=0)
+    for _ in range(2):
+        iterator = iter(loader)
+        next(iterator)
+    read, write = os.pipe()
+    if (pid := os.fork()) == 0:
+        found = stats(loader)
+        os.write(write, f"{found['batches']} {found['samples']} {found['wait_s']}".encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert os.read(read, 1000) == b"0 0 0.0"
+    os.close(read)
+    os.close(write)
+    del iterator

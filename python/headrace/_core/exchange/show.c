@@ -91,10 +91,12 @@ static PyObject *describe_epoch(const hr_show *show) {
 /* Adds the numbers of all workers; `buckets` are those of their samples. */
 static PyObject *sum_workers(const struct hr_arena_look *look, const struct hr_worker_look *workers) {
     uint64_t phase_ns[HR_PHASE_COUNT] = {0}, worst_ns = 0;
+    unsigned idle = 0; /* workers that have no task */
     PyObject *buckets = PyList_New(HR_LOOK_BUCKETS);
     for (uint32_t i = 0; i < look->worker_count; i++) {
         for (int phase = 0; phase < HR_PHASE_COUNT; phase++) phase_ns[phase] += workers[i].status.phase_ns[phase];
         if (workers[i].samples.worst_ns > worst_ns) worst_ns = workers[i].samples.worst_ns;
+        idle += workers[i].status.phase == HR_PHASE_WAIT;
     }
     for (int i = 0; buckets && i < HR_LOOK_BUCKETS; i++) {
         unsigned long long count = 0;
@@ -106,9 +108,10 @@ static PyObject *sum_workers(const struct hr_arena_look *look, const struct hr_w
             Py_CLEAR(buckets);
     }
     if (!buckets) return NULL;
-    return Py_BuildValue("{s:I,s:I,s:d,s:d,s:d,s:d,s:N}", "workers", look->worker_count, "queue", look->queue_count,
-                         "wait_s", in_s(phase_ns[HR_PHASE_WAIT]), "fetch_s", in_s(phase_ns[HR_PHASE_FETCH]),
-                         "collate_s", in_s(phase_ns[HR_PHASE_COLLATE]), "worst_s", in_s(worst_ns), "buckets", buckets);
+    return Py_BuildValue("{s:I,s:I,s:I,s:d,s:d,s:d,s:d,s:N}", "workers", look->worker_count, "idle", idle, "queue",
+                         look->queue_count, "wait_s", in_s(phase_ns[HR_PHASE_WAIT]), "fetch_s",
+                         in_s(phase_ns[HR_PHASE_FETCH]), "collate_s", in_s(phase_ns[HR_PHASE_COLLATE]), "worst_s",
+                         in_s(worst_ns), "buckets", buckets);
 }
 
 static PyObject *show_numbers(PyObject *self, PyObject *ignored) {
