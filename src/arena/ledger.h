@@ -103,6 +103,7 @@ struct hr_arena {
     struct hr__arena_layout layout;
     uint64_t limit_bytes;
     uint32_t prefetch_count;
+    uint32_t reserved_count; /* grants that are to be expected: see hr_arena_reserve */
     bool has_few_slots; /* a large batch takes most of them: see hr__ledger_take */
     enum hr_memory_kind memory;
     int memory_fd;

@@ -398,6 +398,13 @@ uint32_t hr_tuner_wanted(const hr_tuner *tuner) {
     return tuner->wanted;
 }
 
+void hr_tuner_restart(hr_tuner *tuner, uint32_t workers) {
+    tuner->most = tuner->options.most;
+    tuner->pause_ns = MINUTE_NS;
+    tuner->is_repeated = false;
+    want(tuner, (uint32_t)hr__min(workers, tuner->most), HR_TUNER_FIRST);
+}
+
 void hr_tuner_hold(hr_tuner *tuner) {
     tuner->is_held = true;
     tuner->wanted = tuner->workers;

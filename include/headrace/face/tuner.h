@@ -58,6 +58,9 @@ HR_API void hr_tuner_use(hr_tuner *tuner, uint32_t workers, uint64_t waited_ns);
  * want them again. */
 HR_API void hr_tuner_limit(hr_tuner *tuner, uint32_t most);
 
+/* The search begins again, with this number. */
+HR_API void hr_tuner_restart(hr_tuner *tuner, uint32_t workers);
+
 /* Nothing is tried any more. */
 HR_API void hr_tuner_hold(hr_tuner *tuner);
 

@@ -12,7 +12,7 @@ from headrace._base import this_process
 from headrace._loader.forkserver import client, context
 from headrace._loader.start import contexts
 from headrace._loader.trainer import engine as _engine
-from headrace._ranks import callers
+from headrace._ranks import callers, worker_count
 from headrace.torch import (
     _accelerate,
     _agree,
@@ -68,6 +68,10 @@ class DataLoader(_base.DataLoader[_T_co]):
 
     def _headrace_context(self) -> Any:
         return context.Context()
+
+    def _use_auto_workers(self) -> None:
+        is_forked = contexts.start_method_of(self.multiprocessing_context) == "fork"
+        self.num_workers = worker_count.AutoWorkers(worker_count.most(is_forked))
 
     def _get_iterator(self) -> Any:
         return get_iterator(self)
@@ -129,8 +133,11 @@ def get_iterator(loader: _torchs.DataLoader[Any]) -> Any:
         return iterator if isinstance(iterator, _in_process.InProcessIterator) else _base.moved(loader, iterator)
     if reason := _why_torchs(loader):
         _warn_of_torchs(reason)
+        if worker_count.is_auto(loader.num_workers):
+            loader.num_workers = worker_count.by_rule()
         return _base.moved(loader, _torchs_iterator(loader))
-    _internals.called_by_torch(loader.check_worker_number_rationality)
+    if not worker_count.is_auto(loader.num_workers):
+        _internals.called_by_torch(loader.check_worker_number_rationality)
     return _iterator_over_workers(loader)
 
 
