@@ -178,7 +178,8 @@ int hr_loader_start_at(hr_loader *loader, uint32_t worker) {
 
 static int check_count(const hr_loader *loader, uint32_t count) {
     if (count >= 1 && count <= loader->worker_count) return 0;
-    return hr__fail(-EINVAL, "loader: %u of %u workers; 1 is the least", count, loader->worker_count);
+    return hr__fail(-EINVAL, "loader: %u of %u workers; 1 to %u are possible", count, loader->worker_count,
+                    loader->worker_count);
 }
 
 int hr_loader_use(hr_loader *loader, uint32_t count) {

@@ -390,8 +390,9 @@ void hr_tuner_use(hr_tuner *tuner, uint32_t workers, uint64_t waited_ns) {
 
 void hr_tuner_limit(hr_tuner *tuner, uint32_t most) {
     tuner->most = (uint32_t)hr__max(most, 1);
-    if (tuner->state == HR_TUNER_MORE && tuner->wanted > tuner->most)
-        tuner->wanted = (uint32_t)hr__max(tuner->best.workers, tuner->most);
+    if (tuner->wanted <= tuner->most) return;
+    if (tuner->state == HR_TUNER_MORE) tuner->wanted = (uint32_t)hr__max(tuner->best.workers, tuner->most);
+    if (tuner->state == HR_TUNER_FIRST) tuner->wanted = (uint32_t)hr__max(tuner->workers, tuner->most);
 }
 
 uint32_t hr_tuner_wanted(const hr_tuner *tuner) {

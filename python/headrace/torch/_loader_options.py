@@ -20,7 +20,6 @@ engines: PerLoader[_engine.Engine | in_process.InProcessEpoch] = PerLoader()  # 
 shows: PerLoader[_core.Show] = PerLoader()
 blames: PerLoader[restart_state.SampleDeaths] = PerLoader()
 freezers: PerLoader[Any] = PerLoader()
-tunings: PerLoader[tuning.Tuning] = PerLoader()
 caches: PerLoader[Any] = PerLoader()  # the CachedSamples of a loader with the option cache
 told: PerLoader[bool] = PerLoader()  # whether a loader has said that its cache is left out
 warmed: PerLoader[bool] = PerLoader()  # whether the fork server knows the modules of the dataset
@@ -76,7 +75,11 @@ def tuning_of(loader: Any, policy: _options.Policy) -> tuning.Tuning | None:
     fixed."""
     if not worker_count.is_auto(loader.num_workers) or _internals.is_iterable(loader):
         return None
-    return tunings.get_or_make(loader, lambda: _new_tuning(loader, policy))
+    found: tuning.Tuning = _per_loader.tunings.get_or_make(loader, lambda: _new_tuning(loader, policy))
+    if (workers := _per_loader.continued_workers.get(loader)) is not None:
+        _per_loader.continued_workers.drop(loader)
+        found.continue_with(workers)
+    return found
 
 
 def _new_tuning(loader: Any, policy: _options.Policy) -> tuning.Tuning:

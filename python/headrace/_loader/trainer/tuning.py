@@ -32,6 +32,18 @@ class Tuning:
         self.is_forked = contexts.start_method_of(context) == "fork"
         self._said = False
 
+    def continue_with(self, workers: int) -> None:
+        """Begins the next epoch with this number, which a state has."""
+        if not self.changes_within_epochs and workers != self.tuner.wanted:
+            self.tuner.restart(min(max(1, workers), self.tuner.report()["most"]))
+
+    def as_seeds(self, is_at_start: bool) -> dict[str, int]:
+        """Returns what a state needs so that the samples of this epoch, or of the next one, get the same random numbers
+        again: the number of workers, if it does not change within an epoch."""
+        if self.changes_within_epochs:
+            return {}
+        return {"workers": self.tuner.wanted if is_at_start else self.tuner.report()["workers"]}
+
     @property
     def to_start(self) -> int:
         """How many workers to start with an epoch."""
