@@ -239,8 +239,7 @@ static void put_loader_json(FILE *to, const struct top *top, const struct top_lo
             ", \"active_workers\": %u, \"queue_batches\": %u, \"queue_room\": %u, \"wait\": %.4f, \"busy\": %.4f, "
             "\"batches_per_s\": %.3f, \"samples_per_s\": %.3f, \"bytes_per_s\": %.0f, ",
             look->rank, look->world_size, top_state_of(top, loader), look->epoch, look->step, look->used_count,
-            look->queue_count,
-            look->queue_room, rates.wait, rates.busy, rates.batches, rates.samples, rates.bytes);
+            look->queue_count, look->queue_room, rates.wait, rates.busy, rates.batches, rates.samples, rates.bytes);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         fprintf(to, "\"%s%s\": ", numbers[i].name, numbers[i].is_count ? "_total" : "");
         put_value(to, &numbers[i], look);

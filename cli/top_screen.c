@@ -264,8 +264,8 @@ static void draw_worker(struct picture *picture, const struct top_loader *loader
         snprintf(cpu, sizeof cpu, "%.0f", 100 * rates.cpu);
     }
     line(picture, false, "%7u %5u %-7s %5s %9s %7.1f %5.0f %4s %8s %7s %5u", number, status->pid,
-         doing_of(status, number >= loader->look.used_count), since, index, rates.batches, 100 * rates.busy, cpu, memory,
-         rates.growth > 0 ? grown : "-", status->starts ? status->starts - 1 : 0);
+         doing_of(status, number >= loader->look.used_count), since, index, rates.batches, 100 * rates.busy, cpu,
+         memory, rates.growth > 0 ? grown : "-", status->starts ? status->starts - 1 : 0);
 }
 
 static void draw_times(struct picture *picture, const struct top_loader *loader) {

@@ -90,9 +90,9 @@ HR_API int hr_loader_begin(hr_loader *loader, const void *payload, size_t payloa
  * between hr_loader_begin and the first hr_loader_submit. -EINVAL, HR_E_STATE. */
 HR_API int hr_loader_start_at(hr_loader *loader, uint32_t worker);
 
-/* Gives tasks to workers 0 to `count` - 1 only, from the next task on; all get them until the first call. The others are
- * parked: they make what they have, and wait. The order of the batches stays. In order, the tasks that are outstanding
- * should then become prefetch_factor x count. -EINVAL. */
+/* Gives tasks to workers 0 to `count` - 1 only, from the next task on; all get them until the first call. The others
+ * are parked: they make what they have, and wait. The order of the batches stays. In order, the tasks that are
+ * outstanding should then become prefetch_factor x count. -EINVAL. */
 HR_API int hr_loader_use(hr_loader *loader, uint32_t count);
 
 /* Says that workers 0 to `count` - 1 were started, or will be before the loader waits for them. Others are not told of

@@ -108,7 +108,7 @@ static int grant(hr_arena *arena, uint32_t worker, uint32_t kind, uint64_t task,
     return 0;
 }
 
-void hr_arena_reserve(hr_arena *arena, uint32_t count) {
+void hr__arena_reserve(hr_arena *arena, uint32_t count) {
     pthread_mutex_lock(&arena->lock);
     arena->reserved_count = (uint32_t)hr__max(1, hr__min(count, arena->prefetch_count));
     pthread_mutex_unlock(&arena->lock);

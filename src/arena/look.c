@@ -156,8 +156,7 @@ static void fill(const struct file *file, struct hr_arena_look *ret_look) {
                                    .loader = shown->loader,
                                    .rank = shown->rank,
                                    .world_size = shown->world_size,
-                                   .queue_room =
-                                       atomic_load_explicit(&shown->queue_room, memory_order_relaxed),
+                                   .queue_room = atomic_load_explicit(&shown->queue_room, memory_order_relaxed),
                                    .used_count = used_count(shown),
                                    .opened_ns = shown->opened_ns,
                                    .epoch = load(&shown->epoch),

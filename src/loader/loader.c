@@ -8,6 +8,7 @@
 #include <headrace/face/arena.h>
 #include <headrace/face/loader.h>
 
+#include "arena/ledger.h"
 #include "base/base.h"
 #include "base/error.h"
 #include "os/os.h"
@@ -187,7 +188,7 @@ int hr_loader_use(hr_loader *loader, uint32_t count) {
     if (r < 0) return r;
     loader->used_count = count;
     uint32_t spare = SPARE_GRANTS * loader->worker_count;
-    hr_arena_reserve(loader->arena, count * loader->prefetch_factor + spare);
+    hr__arena_reserve(loader->arena, count * loader->prefetch_factor + spare);
     return 0;
 }
 

@@ -56,7 +56,7 @@ struct hr_tuner {
     int64_t drain_until_ns;  /* 0: not known yet */
 
     /* The round that is measured, and the window that it is a part of. */
-    int64_t round_ns; /* its beginning; 0: there is none */
+    int64_t round_ns; /* its beginning; 0: it has not begun */
     uint64_t round_waited_ns;
     uint64_t round_count;
     uint64_t round_room;         /* batches until its end */

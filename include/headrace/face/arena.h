@@ -18,10 +18,6 @@ HR_API int hr_worker_fds_guard(const struct hr_worker_fds *fds, int pid);
  * caller that learns of bad samples counts them. HR_E_STATE in a forked child. */
 HR_API int hr_arena_count(hr_arena *arena, uint32_t restart_count, uint64_t skipped_count);
 
-/* Says that at most `count` grants will be outstanding for now, of the prefetch_count that are possible: slots and
- * memory are kept free for so many. */
-HR_API void hr_arena_reserve(hr_arena *arena, uint32_t count);
-
 /* hr_port_note with the index of the sample in the dataset, for observers; HR_NO_SAMPLE: it is not known. Each call
  * ends the time of the sample before. hr_port_note_last ends the last one. */
 HR_API void hr_port_note_index(hr_port *port, uint64_t sample, uint64_t index);

@@ -48,7 +48,7 @@ class Loader(Options):
         sampler: an iterable of indices, instead of shuffle. batch_sampler: an iterable of lists of indices, instead of
             sampler, shuffle, batch_size and drop_last.
         num_workers: number of worker processes. 0: the batches are made in this process. "auto": as many as make the
-            loop faster, found by trying (docs/workers.md); the attribute is the most that may be tried then.
+            loop faster, found by trying (docs/guides/workers.md); the attribute is the most that may be tried then.
         collate_fn: a function that makes a batch of a list of samples. None: headrace.default_collate.
         drop_last: leave out a last batch that is smaller than the others.
         timeout: maximum number of seconds to wait for a batch. 0: no limit.

@@ -77,10 +77,11 @@ class State:
     (`kind`, and `n`, `seed`, `epoch`, ... as far as they exist), which must be the same at load. segments: the parts of
     this epoch, of which the last one is under way. holes: of the last segment, numbers of batches that were not
     delivered although later ones were. last: a hash of the indices of the batch that was delivered last, to find an
-    order that has changed; 0: not known. by: the rank that it was delivered to. seeds: random numbers that
-    were drawn for this epoch, and `workers`, how many make its batches with num_workers="auto". rank: whose state it is, or -1 if it is right for all ranks. workers: for an iterable
-    dataset, the state of each worker. is_end: it was taken after the last batch of the epoch that `order` has. window:
-    with steps_per_epoch, the place in the user's epoch (`epoch`, `done` of its `steps`), while all else is of one pass.
+    order that has changed; 0: not known. by: the rank that it was delivered to. seeds: random numbers that were drawn
+    for this epoch, and `workers`, how many make its batches with num_workers="auto". rank: whose state it is, or -1 if
+    it is right for all ranks. workers: for an iterable dataset, the state of each worker. is_end: it was taken after
+    the last batch of the epoch that `order` has. window: with steps_per_epoch, the place in the user's epoch (`epoch`,
+    `done` of its `steps`), while all else is of one pass.
     """
 
     epoch: int

@@ -51,7 +51,8 @@ def _warn_of_accelerate(loss: str) -> None:
 class DataLoader(_base.DataLoader[_T_co]):
     """torch.utils.data.DataLoader with headrace's workers, which pass batches to the trainer without copying them.
 
-    It takes torch's arguments. Batches, their order, random numbers and exceptions are those of torch. With
+    It takes torch's arguments, and num_workers="auto", which finds the number of workers by trying
+    (docs/guides/workers.md). Batches, their order, random numbers and exceptions are those of torch. With
     num_workers=0 it is torch's loader, and of headrace's own options only rng, seed, on_bad_sample and retries have an
     effect.
     multiprocessing_context="headrace" forks workers from a server that has imported the script once; "forkserver" does

@@ -28,8 +28,8 @@ struct loader {
     PyObject *show;     /* the Show in which observers see this loader, or NULL */
     unsigned long long batch_count;
     uint64_t begin_waited_ns; /* the time that beginnings of epochs have waited */
-    PyObject *tuner;                 /* the Tuner that says how many workers get tasks, or NULL */
-    bool may_tune;                   /* within an epoch */
+    PyObject *tuner;          /* the Tuner that says how many workers get tasks, or NULL */
+    bool may_tune;            /* within an epoch */
     uint32_t prefetch_factor;
     uint32_t used_count;             /* workers that get tasks */
     uint32_t expected_count;         /* workers that were started */
@@ -132,8 +132,7 @@ static PyObject *loader_show(PyObject *self, PyObject *show) {
     hr_loader *open_loader = core_open_loader(self);
     if (!open_loader) return NULL;
     if (!show_of(show)) return PyErr_Format(PyExc_TypeError, "headrace: %R is no Show", show);
-    hr_show_attach(show_of(show), hr_loader_arena(open_loader),
-                   loader->worker_count * loader->prefetch_factor);
+    hr_show_attach(show_of(show), hr_loader_arena(open_loader), loader->worker_count * loader->prefetch_factor);
     Py_XSETREF(loader->show, Py_NewRef(show));
     Py_RETURN_NONE;
 }
@@ -644,7 +643,8 @@ static PyMethodDef loader_methods[] = {
      "submit(tasks, wrap) -> bool\n\nSubmits the next of the Tasks. `wrap` is None, or a callable that returns what is "
      "sent for the task. Returns False if there is no task. If it raises, the task stays drawn, and owed."},
     {"tune", py_tune, METH_VARARGS,
-     "tune(tuner, within_epochs, worker_bytes)\n\nLets a Tuner say how many workers get tasks, within epochs too or only "
+     "tune(tuner, within_epochs, worker_bytes)\n\nLets a Tuner say how many workers get tasks, within epochs too or "
+     "only "
      "between them. worker_bytes: the private memory that a further worker takes, about."},
     {"tune_begin", py_tune_begin, METH_O,
      "tune_begin(since_ns)\n\nAn epoch begins. As many workers get tasks as the Tuner wants and as are expected."},

@@ -109,9 +109,9 @@ static PyObject *sum_workers(const struct hr_arena_look *look, const struct hr_w
     }
     if (!buckets) return NULL;
     return Py_BuildValue("{s:I,s:K,s:I,s:d,s:d,s:d,s:d,s:N}", "workers", look->used_count, "done",
-                         (unsigned long long)done_count, "queue", look->queue_count,
-                         "wait_s", in_s(phase_ns[HR_PHASE_WAIT]), "fetch_s", in_s(phase_ns[HR_PHASE_FETCH]),
-                         "collate_s", in_s(phase_ns[HR_PHASE_COLLATE]), "worst_s", in_s(worst_ns), "buckets", buckets);
+                         (unsigned long long)done_count, "queue", look->queue_count, "wait_s",
+                         in_s(phase_ns[HR_PHASE_WAIT]), "fetch_s", in_s(phase_ns[HR_PHASE_FETCH]), "collate_s",
+                         in_s(phase_ns[HR_PHASE_COLLATE]), "worst_s", in_s(worst_ns), "buckets", buckets);
 }
 
 static PyObject *show_numbers(PyObject *self, PyObject *ignored) {

@@ -69,7 +69,8 @@ static PyObject *tuner_hold(PyObject *self, PyObject *ignored) {
 static PyObject *tuner_restart(PyObject *self, PyObject *argument) {
     unsigned long workers = PyLong_AsUnsignedLong(argument);
     if (PyErr_Occurred()) return NULL;
-    if (workers < 1 || workers > HR_ARENA_MAX_WORKERS) return PyErr_Format(PyExc_ValueError, "headrace: %R workers", argument);
+    if (workers < 1 || workers > HR_ARENA_MAX_WORKERS)
+        return PyErr_Format(PyExc_ValueError, "headrace: %R workers", argument);
     hr_tuner_restart(((struct tuner *)self)->tuner, (uint32_t)workers);
     Py_RETURN_NONE;
 }
@@ -96,7 +97,8 @@ PyTypeObject TunerType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.Tuner",
     .tp_basicsize = sizeof(struct tuner),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "Says how many workers get tasks: Tuner(first, most, prefetch_factor, turn, turns). See headrace/face/tuner.h.",
+    .tp_doc =
+        "Says how many workers get tasks: Tuner(first, most, prefetch_factor, turn, turns). See headrace/face/tuner.h.",
     .tp_new = PyType_GenericNew,
     .tp_init = tuner_init,
     .tp_dealloc = tuner_dealloc,
