@@ -76,10 +76,10 @@ for batch in loader:
     step()
     now = time.perf_counter()
     count += 1
-    if count == 20 or (began is None and count > 2 and now - first > 2):
-        began, count = now, 0
-    if count == 1 and began is None:
+    if count == 1:
         first = now
+    if began is None and (count == 20 or (count > 2 and now - first > 2)):
+        began = now
     if began is None:
         continue
     marks.append(now)

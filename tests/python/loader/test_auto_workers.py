@@ -294,7 +294,7 @@ def test_report_lists_the_tries(make: Any) -> None:
     loader = loader_of(make, Slow(), batch_size=1)
     deadline = time.monotonic() + 120
     report: dict[str, Any] = {"tries": []}
-    while len(report["tries"]) < 3 and time.monotonic() < deadline:  # in several epochs
+    while report.get("state") != "rest" and time.monotonic() < deadline:  # in several epochs
         got = []
         for batch in loader:
             got += plain(batch)
@@ -306,6 +306,35 @@ def test_report_lists_the_tries(make: Any) -> None:
     assert again["why"] in ("again", "fewer", "more")
     assert all(one["batches_per_s"] > 0 and 0 <= one["wait"] <= 1 and one["seconds"] >= 1 for one in report["tries"])
     assert report["most"] == MOST and report["changes"] >= 2
+    iterator = iter(loader)
+    assert len(pids(iterator)) == iterator._engine.used_workers
+    iterator._engine.close()
+
+
+class Numbers:
+    """A Show of 1,000 batches that took 1 ms each to make, in steps of 2 ms."""
+
+    name = b"train.py:1"
+
+    def __init__(self, waited_s: float) -> None:
+        self.waited_s = waited_s
+
+    def numbers(self) -> tuple[dict[str, float], dict[str, float]]:
+        epoch = {"seconds": 2.0, "batches": 1000, "inside_s": self.waited_s}
+        return epoch, {"done": 1000, "fetch_s": 0.9, "collate_s": 0.1}
+
+
+def test_zero_workers_are_advised_and_never_used(caplog: pytest.LogCaptureFixture) -> None:
+    tuning = Tuning(4, 2, torch.multiprocessing.get_context("fork"), headrace._options.Policy(rng="sample"))
+    slow: Any = Numbers(waited_s=1.5)  # alone: 1 ms for a batch and 0.5 ms for the rest
+    fine: Any = Numbers(waited_s=0.5)
+    assert tuning.report(fine)["advice"] is None
+    assert str(tuning.report(slow)["advice"]).startswith("num_workers=0 would be faster")
+    with caplog.at_level("INFO"):
+        tuning.say(slow)
+        tuning.say(slow)
+    assert [one.getMessage()[:24] for one in caplog.records] == ["train.py:1: num_workers="]
+    assert tuning.tuner.report()["workers"] == 2
 
 
 @KINDS

@@ -22,7 +22,7 @@ class Tuning:
 
     With rng="sample" the number changes at any time. With rng="worker" the random numbers of a sample depend on its
     worker, so it changes between epochs only. Workers that are forked from this process start with the epoch, all of
-    them; others one at a time, when they are wanted.
+    them as long as numbers are tried; others one at a time, when they are wanted.
     """
 
     def __init__(self, most: int, prefetch_factor: int, context: Any, policy: Policy) -> None:
@@ -46,9 +46,10 @@ class Tuning:
 
     @property
     def to_start(self) -> int:
-        """How many workers to start with an epoch."""
-        most: int = self.tuner.report()["most"]
-        return most if self.is_forked and self.changes_within_epochs else self.tuner.wanted
+        """How many workers to start with an epoch. While nothing is tried, no others are needed."""
+        report = self.tuner.report()
+        starts_all = self.is_forked and self.changes_within_epochs and report["state"] != "rest"
+        return int(report["most"] if starts_all else self.tuner.wanted)
 
     @property
     def worker_bytes(self) -> int:
