@@ -151,7 +151,7 @@ struct top_rates top_rates_of(const struct top *top, const struct top_loader *lo
     const struct top_mark *last = &loader->marks[(loader->mark_count + TOP_HISTORY - 1) % TOP_HISTORY], *first = &none;
     if (loader->mark_count > 1) first = &loader->marks[(loader->mark_count - kept(loader->mark_count)) % TOP_HISTORY];
     double s = (double)(last->now_ns - first->now_ns) / 1e9;
-    uint32_t workers = loader->look.worker_count;
+    uint32_t workers = loader->look.used_count;
     (void)top;
     if (s <= 0 || loader->is_over) return (struct top_rates){0};
     return (struct top_rates){.wait = share(growth(first->inside_ns, last->inside_ns) / 1e9 / s),

@@ -117,6 +117,13 @@ static void put_info(FILE *to, const struct top *top) {
         fprintf(to, ",world_size=\"%d\",workers=\"%u\"} 1\n", top->loaders[i].look.world_size,
                 top->loaders[i].look.worker_count);
     }
+    put_family(to, "active_workers", "gauge", "Workers that get tasks; with num_workers=auto, not all do.");
+    for (uint32_t i = 0; i < top->count; i++) {
+        if (!top->loaders[i].look.worker_count) continue;
+        fputs("headrace_active_workers", to);
+        put_labels(to, &top->loaders[i], -1);
+        fprintf(to, "} %u\n", top->loaders[i].look.used_count);
+    }
     put_family(to, "queue_batches", "gauge", "Batches that are ready and that the loop does not have yet.");
     for (uint32_t i = 0; i < top->count; i++) {
         if (!top->loaders[i].look.worker_count) continue;
@@ -229,10 +236,10 @@ static void put_loader_json(FILE *to, const struct top *top, const struct top_lo
     put_json(to, look->name);
     fprintf(to,
             ", \"rank\": %d, \"world_size\": %d, \"state\": \"%s\", \"epoch\": %" PRIu64 ", \"step\": %" PRIu64
-            ", \"queue_batches\": %u, \"queue_room\": %u, \"wait\": %.4f, \"busy\": %.4f, "
+            ", \"active_workers\": %u, \"queue_batches\": %u, \"queue_room\": %u, \"wait\": %.4f, \"busy\": %.4f, "
             "\"batches_per_s\": %.3f, \"samples_per_s\": %.3f, \"bytes_per_s\": %.0f, ",
-            look->rank, look->world_size, top_state_of(top, loader), look->epoch, look->step, look->queue_count,
-            look->queue_room, rates.wait, rates.busy, rates.batches, rates.samples, rates.bytes);
+            look->rank, look->world_size, top_state_of(top, loader), look->epoch, look->step, look->used_count,
+            look->queue_count, look->queue_room, rates.wait, rates.busy, rates.batches, rates.samples, rates.bytes);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         fprintf(to, "\"%s%s\": ", numbers[i].name, numbers[i].is_count ? "_total" : "");
         put_value(to, &numbers[i], look);

@@ -198,7 +198,7 @@ static void draw_loaders(struct picture *picture, uint32_t rows) {
 /* The share of their time in which the workers compute, or would if they had a core; 1: not known. */
 static double computing(const struct top_loader *loader) {
     double sum = 0;
-    uint32_t count = loader->look.worker_count;
+    uint32_t count = loader->look.used_count;
     for (uint32_t i = 0; i < count; i++) {
         struct top_worker_rates rates = top_worker_rates_of(&loader->workers[i]);
         if (rates.delay < 0) return 1;
@@ -210,7 +210,7 @@ static double computing(const struct top_loader *loader) {
 /* Writes a verdict, in the order in which a cause rules out the next one. */
 static void judge(const struct top *top, const struct top_loader *loader, char *text, size_t bytes) {
     struct top_rates rates = top_rates_of(top, loader);
-    uint32_t workers = loader->look.worker_count;
+    uint32_t workers = loader->look.used_count;
     double idle = top->cores - top->cores_used, computes = computing(loader);
     if (loader->is_over)
         snprintf(text, bytes, "it has no workers at the moment");
@@ -226,6 +226,10 @@ static void judge(const struct top *top, const struct top_loader *loader, char *
                  "the workers are busy %.0f %%, and compute %.0f %% of the time: they wait for a disk or a network; "
                  "try more workers, also more than cores",
                  100 * rates.busy, 100 * computes);
+    else if (rates.busy > 0.8 && idle >= 1 && workers < loader->look.worker_count)
+        snprintf(text, bytes,
+                 "the workers are busy %.0f %% and %.1f cores are free; num_workers=\"auto\" tries more when it is due",
+                 100 * rates.busy, idle);
     else if (rates.busy > 0.8 && idle >= 1)
         snprintf(text, bytes,
                  "the workers are busy %.0f %% and %.1f cores are free: about %.0f workers would be enough",
@@ -256,8 +260,14 @@ static void draw_about(struct picture *picture, const struct top_loader *loader)
     }
 }
 
-static void draw_worker(struct picture *picture, const struct top_worker *worker, uint32_t number, int64_t now_ns) {
+static const char *doing_of(const struct hr_worker_status *status, bool is_parked) {
     static const char *const doing[] = {"waits", "fetch", "collate"};
+    if (is_parked && status->phase == HR_PHASE_WAIT) return "parked";
+    return status->pid ? doing[status->phase] : "starts";
+}
+
+static void draw_worker(struct picture *picture, const struct top_loader *loader, uint32_t number, int64_t now_ns) {
+    const struct top_worker *worker = &loader->workers[number];
     const struct hr_worker_status *status = &worker->look.status;
     struct top_worker_rates rates = top_worker_rates_of(worker);
     char since[UNITS_BYTES] = "-", index[32] = "-", memory[UNITS_BYTES] = "-", amount[UNITS_BYTES],
@@ -271,8 +281,8 @@ static void draw_worker(struct picture *picture, const struct top_worker *worker
         snprintf(cpu, sizeof cpu, "%.0f", 100 * rates.cpu);
     }
     line(picture, false, "%7u %5u %-7s %5s %9s %7.1f %5.0f %4s %8s %7s %5u", number, status->pid,
-         status->pid ? doing[status->phase] : "starts", since, index, rates.batches, 100 * rates.busy, cpu, memory,
-         rates.growth > 0 ? grown : "-", status->starts ? status->starts - 1 : 0);
+         doing_of(status, number >= loader->look.used_count), since, index, rates.batches, 100 * rates.busy, cpu,
+         memory, rates.growth > 0 ? grown : "-", status->starts ? status->starts - 1 : 0);
 }
 
 static void draw_times(struct picture *picture, const struct top_loader *loader) {
@@ -295,7 +305,7 @@ static void draw_chosen(struct picture *picture, struct top_loader *loader, uint
     draw_about(picture, loader);
     if (count)
         line(picture, false, " WORKER   PID DOING     FOR    SAMPLE BATCH/S BUSY%% CPU%%  PRIVATE  GROWTH  DIED");
-    for (uint32_t i = 0; i < count && i < rows; i++) draw_worker(picture, &loader->workers[i], i, picture->top->now_ns);
+    for (uint32_t i = 0; i < count && i < rows; i++) draw_worker(picture, loader, i, picture->top->now_ns);
     if (count > rows) line(picture, false, "        %u of %u workers", rows, count);
     draw_times(picture, loader);
 }

@@ -15,6 +15,7 @@ HEAD = """\
 
 `headrace.torch.DataLoader` and `headrace.Loader` have these options in addition to torch's arguments. Give them as
 keywords. They are also attributes of the loader. `headrace.torch.install()` accepts them too, for torch's own loaders.
+`num_workers` may be `"auto"`: see [guides/workers.md](guides/workers.md).
 
 This page is made from the table in `python/headrace/_options.py` by `tools/write_options.py`.
 

@@ -90,6 +90,15 @@ HR_API int hr_loader_begin(hr_loader *loader, const void *payload, size_t payloa
  * between hr_loader_begin and the first hr_loader_submit. -EINVAL, HR_E_STATE. */
 HR_API int hr_loader_start_at(hr_loader *loader, uint32_t worker);
 
+/* Gives tasks to workers 0 to `count` - 1 only, from the next task on; all get them until the first call. The others
+ * are parked: they make what they have, and wait. The order of the batches stays. In order, the tasks that are
+ * outstanding should then become prefetch_factor x count. -EINVAL. */
+HR_API int hr_loader_use(hr_loader *loader, uint32_t count);
+
+/* Says that workers 0 to `count` - 1 were started, or will be before the loader waits for them. Others are not told of
+ * epochs, and have to be parked. All are expected until the first call. -EINVAL. */
+HR_API int hr_loader_expect(hr_loader *loader, uint32_t count);
+
 /* Submits the next task. The caller submits prefetch_factor x worker_count of them after hr_loader_begin, and one after
  * each hr_loader_next that returned 0 or 1. Every task is answered once, in the order of its worker's tasks.
  * Returns 1: a worker has it; 0: no worker has data any more, and the task was dropped. -EAGAIN when more are submitted

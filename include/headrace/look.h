@@ -36,6 +36,7 @@ struct hr_arena_look {
     uint32_t version;      /* of the part for observers */
     uint32_t trainer_pid;  /* as the trainer sees it: the innermost NSpid */
     uint32_t worker_count; /* 0: it makes its batches in the training process */
+    uint32_t used_count;   /* workers that get tasks: the first ones. The others are parked (num_workers="auto") */
     uint32_t loader;       /* its number in the process */
     int32_t rank;          /* -1: not known */
     int32_t world_size;

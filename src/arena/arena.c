@@ -144,7 +144,7 @@ int hr_arena_open(const struct hr_arena_options *options, hr_arena **ret_arena) 
     atomic_init(&arena->refs, 1);
     arena->memory_fd = arena->bell_fd = arena->life_read_fd = arena->life_write_fd = -1;
     arena->limit_bytes = options->limit_bytes ? options->limit_bytes : hr__available_memory() / LIMIT_SHARE;
-    arena->prefetch_count = options->prefetch_count;
+    arena->prefetch_count = arena->reserved_count = options->prefetch_count;
     hr__spin_init(&arena->spin, options->worker_count + 1);
 
     r = plan(options, arena->limit_bytes, &arena->layout);

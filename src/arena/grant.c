@@ -16,7 +16,7 @@ enum {
 static uint64_t usual_allowance(const hr_arena *arena) {
     uint64_t usual = hr__max(ALLOWANCE_FLOOR, 2 * hr__round_up(arena->recent_bytes, HR__COMMIT_STEP));
     usual = hr__min(usual, arena->layout.window_bytes);
-    return usual <= arena->limit_bytes / GENEROUS / arena->prefetch_count ? usual : 0;
+    return usual <= arena->limit_bytes / GENEROUS / arena->reserved_count ? usual : 0;
 }
 
 static uint64_t committed_for(uint64_t bytes) {
@@ -106,6 +106,12 @@ static int grant(hr_arena *arena, uint32_t worker, uint32_t kind, uint64_t task,
     hr__stop_at(HR__AT_GRANT_GRANTED);
     wake(&arena->peers[worker], false);
     return 0;
+}
+
+void hr__arena_reserve(hr_arena *arena, uint32_t count) {
+    pthread_mutex_lock(&arena->lock);
+    arena->reserved_count = (uint32_t)hr__max(1, hr__min(count, arena->prefetch_count));
+    pthread_mutex_unlock(&arena->lock);
 }
 
 int hr_arena_grant(hr_arena *arena, uint32_t worker, uint32_t kind, uint64_t task, const void *payload,

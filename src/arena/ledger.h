@@ -103,7 +103,8 @@ struct hr_arena {
     struct hr__arena_layout layout;
     uint64_t limit_bytes;
     uint32_t prefetch_count;
-    bool has_few_slots; /* a large batch takes most of them: see hr__ledger_take */
+    uint32_t reserved_count; /* grants that are to be expected: see hr__arena_reserve */
+    bool has_few_slots;      /* a large batch takes most of them: see hr__ledger_take */
     enum hr_memory_kind memory;
     int memory_fd;
     int bell_fd; /* the doorbell of the trainer, an eventfd */
@@ -170,6 +171,9 @@ void hr__answer_asks(hr_arena *arena);
  * memory while the batch before them has no room. Everything that was published has been received. Returns false if
  * there was nothing to reduce. */
 bool hr__cut_queues(hr_arena *arena);
+/* Says that at most `count` grants will be outstanding for now, of the prefetch_count that are possible: slots and
+ * memory are kept free for so many. */
+void hr__arena_reserve(hr_arena *arena, uint32_t count);
 /* Answers worker `worker` (or the first that asks) that its batch does not fit. This is the last resort. */
 void hr__refuse_ask(hr_arena *arena, uint32_t worker);
 /* Returns how many windows a batch of `bytes` bytes needs. */

@@ -142,6 +142,11 @@ static int read_again(struct file *file) {
     return hr__fail(-EAGAIN, "arena: its counts do not grow; the shared memory is damaged");
 }
 
+static uint32_t used_count(const struct hr__shown *shown) {
+    uint32_t count = atomic_load_explicit(&shown->used_count, memory_order_relaxed);
+    return count && count < shown->worker_count ? count : shown->worker_count;
+}
+
 static void fill(const struct file *file, struct hr_arena_look *ret_look) {
     const struct hr__shown *shown = file->shown;
     uint64_t counts[HR__COUNT_COUNT];
@@ -152,7 +157,8 @@ static void fill(const struct file *file, struct hr_arena_look *ret_look) {
                                    .loader = shown->loader,
                                    .rank = shown->rank,
                                    .world_size = shown->world_size,
-                                   .queue_room = shown->queue_room,
+                                   .queue_room = atomic_load_explicit(&shown->queue_room, memory_order_relaxed),
+                                   .used_count = used_count(shown),
                                    .opened_ns = shown->opened_ns > 0 ? shown->opened_ns : 0,
                                    .epoch = load(&shown->epoch),
                                    .step = load(&shown->step),

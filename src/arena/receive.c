@@ -89,9 +89,9 @@ static bool must_copy(const hr_arena *arena, const struct hr__held *held) {
     if (held->slot == HR__NONE || held->public.bytes == 0) return false;
     /* A grant starts with one window, and is moved to a run of windows if the batch needs more. */
     uint64_t windows = hr__windows_for(arena, arena->recent_bytes);
-    uint64_t for_workers = arena->prefetch_count * (windows > 1 ? 2 * windows : 1);
+    uint64_t for_workers = arena->reserved_count * (windows > 1 ? 2 * windows : 1);
     if (arena->held_windows + for_workers > arena->layout.slot_count) return true;
-    uint64_t reserve = arena->prefetch_count * arena->recent_bytes;
+    uint64_t reserve = arena->reserved_count * arena->recent_bytes;
     return arena->counts.held_bytes + reserve > arena->limit_bytes;
 }
 

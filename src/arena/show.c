@@ -187,6 +187,12 @@ static void show_counts(const hr_show *show) {
     store(&shown->step, show->step);
 }
 
+void hr_show_use(hr_show *show, uint32_t workers, uint32_t queue_room) {
+    if (!show->arena) return;
+    atomic_store_explicit(&show->shown->used_count, workers, memory_order_relaxed);
+    atomic_store_explicit(&show->shown->queue_room, queue_room, memory_order_relaxed);
+}
+
 /* The names of sockets outlive a descriptor while a child has a copy of it, so a name may be taken. */
 static void take_name(hr_show *show, int memory_fd) {
     char name[64];
@@ -203,7 +209,7 @@ static void show_who(hr_show *show, uint32_t queue_room) {
     shown->loader = show->loader;
     shown->rank = show->rank;
     shown->world_size = show->world_size;
-    shown->queue_room = queue_room;
+    hr_show_use(show, show->layout.worker_count, queue_room);
     shown->opened_ns = show->opened_ns;
     memcpy(shown->name, show->name, sizeof shown->name);
     for (int i = 0; i < HR_LOOK_STEPS; i++)
@@ -452,6 +458,14 @@ uint64_t hr_show_pinned_ns(const hr_show *show) {
     return show->pinned_ns - show->attached_pinned_ns;
 }
 
+uint64_t hr_show_waited_ns(const hr_show *show) {
+    return waited_for_workers(show);
+}
+
+int64_t hr_show_timed_ns(const hr_show *show) {
+    return show->timed_ns;
+}
+
 /* ---- reading one's own ---- */
 
 uint32_t hr_show_read(const hr_show *show, struct hr_arena_look *ret_look, struct hr_worker_look *ret_workers,
@@ -459,6 +473,7 @@ uint32_t hr_show_read(const hr_show *show, struct hr_arena_look *ret_look, struc
     struct hr_arena_look *look = ret_look;
     *look = (struct hr_arena_look){.trainer_pid = hr__pid(),
                                    .worker_count = show->arena ? show->layout.worker_count : show->earlier_count,
+                                   .used_count = show->arena ? 0 : show->earlier_count,
                                    .loader = show->loader,
                                    .rank = show->rank,
                                    .world_size = show->world_size,
@@ -469,7 +484,8 @@ uint32_t hr_show_read(const hr_show *show, struct hr_arena_look *ret_look, struc
     memcpy(look->step_us, show->step_us, sizeof look->step_us);
     hr__look_counts(show->counts, look);
     if (show->arena) {
-        look->queue_room = show->shown->queue_room;
+        look->queue_room = atomic_load_explicit(&show->shown->queue_room, memory_order_relaxed);
+        look->used_count = atomic_load_explicit(&show->shown->used_count, memory_order_relaxed);
         look->used_bytes = load(&show->header->used_bytes);
         look->queue_count = (uint32_t)load(&show->shown->ahead_count);
     }

@@ -68,9 +68,10 @@ struct hr__shown {
     uint32_t loader;           /* its number in the process: the same for all its epochs */
     int32_t rank;              /* -1: not known */
     int32_t world_size;
-    uint32_t queue_room;
+    _Atomic uint32_t queue_room; /* changes with used_count */
     int64_t opened_ns;
     char name[HR_LOOK_NAME_BYTES]; /* the line that made it */
+    _Atomic uint32_t used_count;   /* workers that get tasks: the first ones. 0: all, in a loader that is older */
 
     _Alignas(HR_CACHE_LINE) _Atomic uint64_t epoch;
     _Atomic uint64_t step;            /* batches of this epoch that the loop has */

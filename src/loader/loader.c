@@ -8,6 +8,7 @@
 #include <headrace/face/arena.h>
 #include <headrace/face/loader.h>
 
+#include "arena/ledger.h"
 #include "base/base.h"
 #include "base/error.h"
 #include "os/os.h"
@@ -48,7 +49,8 @@ int hr_loader_open_in(const struct hr_loader_options *options, hr_arena *arena, 
         hr_loader_close(loader);
         return r;
     }
-    loader->worker_count = options->worker_count;
+    loader->worker_count = loader->used_count = loader->expected_count = options->worker_count;
+    loader->prefetch_factor = options->prefetch_factor;
     loader->most_outstanding = (uint32_t)most;
     loader->out_of_order = options->out_of_order;
     loader->owner_count = 1;
@@ -134,7 +136,7 @@ static int drain(hr_loader *loader, int64_t deadline_ns) {
 
 /* Announces the epoch to the workers. After an interruption it continues with the next worker. */
 static int announce(hr_loader *loader, const void *payload, size_t payload_bytes) {
-    for (uint32_t *i = &loader->announced_count; *i < loader->worker_count; ++*i) {
+    for (uint32_t *i = &loader->announced_count; *i < loader->expected_count; ++*i) {
         if (loader->peers[*i].is_dismissed) continue;
         int r = hr_arena_grant(loader->arena, *i, HR_TASK_EPOCH, loader->epoch, payload, payload_bytes);
         if (r < 0) return r;
@@ -173,6 +175,29 @@ int hr_loader_start_at(hr_loader *loader, uint32_t worker) {
     return 0;
 }
 
+/* ---- parked workers ---- */
+
+static int check_count(const hr_loader *loader, uint32_t count) {
+    if (count >= 1 && count <= loader->worker_count) return 0;
+    return hr__fail(-EINVAL, "loader: %u of %u workers; 1 to %u are possible", count, loader->worker_count,
+                    loader->worker_count);
+}
+
+int hr_loader_use(hr_loader *loader, uint32_t count) {
+    int r = check_count(loader, count);
+    if (r < 0) return r;
+    loader->used_count = count;
+    uint32_t spare = SPARE_GRANTS * loader->worker_count;
+    hr__arena_reserve(loader->arena, count * loader->prefetch_factor + spare);
+    return 0;
+}
+
+int hr_loader_expect(hr_loader *loader, uint32_t count) {
+    int r = check_count(loader, count);
+    if (r == 0) loader->expected_count = count;
+    return r;
+}
+
 /* ---- tasks ---- */
 
 static int check_epoch(const hr_loader *loader) {
@@ -186,19 +211,19 @@ static bool has_data(const struct hr__loader_peer *peer) {
 
 static uint32_t count_active(const hr_loader *loader) {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < loader->worker_count; i++) count += has_data(&loader->peers[i]);
+    for (uint32_t i = 0; i < loader->used_count; i++) count += has_data(&loader->peers[i]);
     return count;
 }
 
 /* Chooses the next worker, round robin, that still has data and, out of order, fewer than its share outstanding. */
 static bool choose(hr_loader *loader, uint32_t *ret_worker) {
     uint32_t active = count_active(loader);
-    for (uint32_t i = 0; active && i < loader->worker_count; i++) {
-        uint32_t worker = loader->next_worker;
-        loader->next_worker = (worker + 1) % loader->worker_count;
+    uint32_t share = active ? loader->used_count * loader->prefetch_factor / active : 0;
+    for (uint32_t i = 0; active && i < loader->used_count; i++) {
+        uint32_t worker = loader->next_worker % loader->used_count;
+        loader->next_worker = (worker + 1) % loader->used_count;
         if (!has_data(&loader->peers[worker])) continue;
-        if (loader->out_of_order && loader->peers[worker].undelivered_count >= loader->most_outstanding / active)
-            continue;
+        if (loader->out_of_order && loader->peers[worker].undelivered_count >= share) continue;
         *ret_worker = worker;
         return true;
     }

@@ -38,7 +38,10 @@ struct hr_loader {
     hr_arena *arena;
     hr_crew *crew;
     uint32_t worker_count;
-    uint32_t most_outstanding;
+    uint32_t used_count;     /* workers that get tasks: the first ones */
+    uint32_t expected_count; /* workers that are told of epochs: the first ones */
+    uint32_t prefetch_factor;
+    uint32_t most_outstanding; /* of all workers */
     bool out_of_order;
     bool is_draining;         /* hr_loader_begin was called and has not returned 0 yet */
     uint32_t announced_count; /* workers to which it has announced the epoch */

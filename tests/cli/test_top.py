@@ -161,6 +161,21 @@ def test_names_of_any_bytes_are_written() -> None:
     del show, bad
 
 
+def test_parked_workers_are_shown_and_not_counted() -> None:
+    loader = headrace.Loader(Slow(400), num_workers="auto", rng="sample", multiprocessing_context="fork")
+    iterator = iter(loader)
+    iterator._engine.use_workers(1)
+    for _ in range(40):
+        next(iterator)
+    (seen,) = look()["loaders"]
+    assert (seen["active_workers"], seen["queue_room"], len(seen["workers"])) == (1, 2, loader.num_workers)
+    active = {key: value for key, value in metrics().items() if key[0] == "headrace_active_workers"}
+    assert list(active.values()) == [1]
+    screen = run("top", "--once", str(os.getpid())).stdout
+    assert len(re.findall(r"^ +\d+ +\d+ parked ", screen, re.MULTILINE)) == loader.num_workers - 1
+    iterator.close()
+
+
 def test_output_replaces_a_file(tmp_path: Any) -> None:
     show = _core.Show(b"train.py:1", 0, 1)
     show.page()

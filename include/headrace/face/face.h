@@ -20,5 +20,6 @@
 #include <headrace/face/machine.h>
 #include <headrace/face/sampler.h>
 #include <headrace/face/show.h>
+#include <headrace/face/tuner.h>
 
 #endif

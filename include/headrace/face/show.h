@@ -75,6 +75,14 @@ HR_API void hr_show_part_end(hr_show *show, enum hr_show_part part, int64_t bega
 HR_API void hr_show_pin_begin(hr_show *show);
 HR_API void hr_show_pin_end(hr_show *show);
 
+/* So many workers get tasks, and so many batches may be in flight, from now on. */
+HR_API void hr_show_use(hr_show *show, uint32_t workers, uint32_t queue_room);
+
+/* How long the loop has waited for workers, since the loader was made. */
+HR_API uint64_t hr_show_waited_ns(const hr_show *show);
+/* When the last call of next() that was timed has ended. */
+HR_API int64_t hr_show_timed_ns(const hr_show *show);
+
 /* How long the loop has waited for the pinning thread since the show was attached. */
 HR_API uint64_t hr_show_pinned_ns(const hr_show *show);
 

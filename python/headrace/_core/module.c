@@ -166,8 +166,9 @@ PyMODINIT_FUNC PyInit__core(void) {
     if (!WorkerDied || !Unsettled || PyModule_AddObjectRef(module, "Unsettled", Unsettled) < 0 || intern_names() < 0 ||
         PyModule_AddObjectRef(module, "WorkerDied", WorkerDied) < 0 || PyModule_AddType(module, &LoaderType) < 0 ||
         PyModule_AddType(module, &PortType) < 0 || PyModule_AddType(module, &TasksType) < 0 ||
-        PyModule_AddType(module, &ShowType) < 0 || PyModule_AddType(module, &IteratorType) < 0 ||
-        PyType_Ready(&NotingType) < 0 || PyType_Ready(&ExpansionType) < 0 || PyModule_AddType(module, &LeaseType) < 0 ||
+        PyModule_AddType(module, &ShowType) < 0 || PyModule_AddType(module, &TunerType) < 0 ||
+        PyModule_AddType(module, &IteratorType) < 0 || PyType_Ready(&NotingType) < 0 ||
+        PyType_Ready(&ExpansionType) < 0 || PyModule_AddType(module, &LeaseType) < 0 ||
         PyModule_AddType(module, &WalkerType) < 0 || PyModule_AddType(module, &OrderType) < 0 ||
         PyType_Ready(&OrderIteratorType) < 0 || PyModule_AddType(module, &BoardType) < 0 ||
         PyModule_AddType(module, &BoardEntryType) < 0 || PyModule_AddType(module, &PictureType) < 0 ||

@@ -54,7 +54,7 @@ class WorkerIterator(EpochIterator, _core.Iterator):
             init_fn=loader.worker_init_fn,
             seed=loader.seed,
             worker=-1,
-            num_workers=loader.num_workers,
+            num_workers=int(loader.num_workers),
             policy=policy,
         )
         self._is_repaired = False
@@ -81,6 +81,7 @@ class WorkerIterator(EpochIterator, _core.Iterator):
             sample_deaths=loader._blame,
             epoch=epoch,
             places=self._places,
+            tuning=loader._tuning_of(policy),
         )
 
     def begin(

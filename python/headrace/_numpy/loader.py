@@ -20,13 +20,14 @@ from headrace._loader.start import contexts
 from headrace._loader.trainer import engine as _engine
 from headrace._loader.trainer import in_process, restart_state, shown
 from headrace._loader.trainer.iterable_epoch import IterableEpoch
+from headrace._loader.trainer.tuning import Tuning
 from headrace._loader.trainer.worker_positions import WorkerPositions
 from headrace._numpy.collate import default_collate
 from headrace._numpy.in_process import InProcessIterator
 from headrace._numpy.iterator import WorkerIterator
 from headrace._numpy.position import AsPositionOwner, Position
 from headrace._options import Options
-from headrace._ranks import callers
+from headrace._ranks import callers, worker_count
 from headrace.sampling import _state
 from headrace.sampling._epoch import Last
 from headrace.sampling._epoch_indices import count_batches
@@ -47,7 +48,8 @@ class Loader(Options):
         shuffle: use another order in each epoch, which depends on `seed` and the epoch. Not for an iterable dataset.
         sampler: an iterable of indices, instead of shuffle. batch_sampler: an iterable of lists of indices, instead of
             sampler, shuffle, batch_size and drop_last.
-        num_workers: number of worker processes. 0: the batches are made in this process.
+        num_workers: number of worker processes. 0: the batches are made in this process. "auto": as many as make the
+            loop faster, found by trying (docs/guides/workers.md); the attribute is the most that may be tried then.
         collate_fn: a function that makes a batch of a list of samples. None: headrace.default_collate.
         drop_last: leave out a last batch that is smaller than the others.
         timeout: maximum number of seconds to wait for a batch. 0: no limit.
@@ -77,7 +79,7 @@ class Loader(Options):
         *,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
-        num_workers: int = 0,
+        num_workers: int | str = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         drop_last: bool = False,
         timeout: float = 0,
@@ -120,7 +122,7 @@ class Loader(Options):
         self.shuffle = shuffle
         self.sampler = sampler
         self.batch_sampler = batch_sampler
-        self.num_workers = num_workers
+        self.num_workers: Any = worker_count.by_rule() if worker_count.is_auto(num_workers) else num_workers
         self.collate_fn = collate_fn
         self.drop_last = drop_last
         self.timeout = timeout
@@ -136,6 +138,8 @@ class Loader(Options):
         self._cached: Any = None  # the CachedSamples of the option cache
         self._engine: _engine.Engine | in_process.InProcessEpoch | None = None  # the newest iterator has it
         self._blame = restart_state.SampleDeaths()
+        self._tuning: Tuning | None = None
+        self._continued_workers: int | None = None  # the number of workers that a state has, for the next iterator
         self._position = Position()
         if isinstance(batch_sampler, Plan):  # its ranks are compared
             self._position.made_by = callers.place_of_caller()
@@ -145,7 +149,10 @@ class Loader(Options):
             steps = _options.check_steps_per_epoch(steps_per_epoch, held_back, self._is_iterable)
             self._position.windows = Windows(steps)
         self.multiprocessing_context = multiprocessing_context
-        if num_workers > 0:
+        if worker_count.is_auto(num_workers) and not self._is_iterable:
+            is_forked = contexts.start_method_of(self.multiprocessing_context) == "fork"
+            self.num_workers = worker_count.AutoWorkers(worker_count.most(is_forked))
+        if self.num_workers > 0:
             contexts.check_context(self.multiprocessing_context)
             client.warm_up(self.multiprocessing_context, _PRELOAD, [dataset, collate_fn, worker_init_fn])
 
@@ -174,6 +181,8 @@ class Loader(Options):
             raise TypeError(
                 f"dataset should have __getitem__ or __iter__, but {type(self.dataset).__name__} has neither"
             )
+        if isinstance(self.num_workers, str):
+            raise TypeError(f'num_workers should be an int or "auto", but got {self.num_workers!r}')
         for name in ("num_workers", "prefetch_factor", "batch_size"):
             if (count := getattr(self, name)) is not None or name != "batch_size":
                 setattr(self, name, _options.check_count(name, count))
@@ -345,6 +354,17 @@ class Loader(Options):
             self._show = shown.new_show(self._line)
         return self._show
 
+    def _tuning_of(self, policy: _options.Policy) -> Tuning | None:
+        """Returns what decides how many workers get tasks, the same for all epochs. None: their number is fixed."""
+        if not worker_count.is_auto(self.num_workers):
+            return None
+        if self._tuning is None:
+            self._tuning = Tuning(self.num_workers, self.prefetch_factor, self.multiprocessing_context, policy)
+        if self._continued_workers is not None:
+            self._tuning.continue_with(self._continued_workers)
+            self._continued_workers = None
+        return self._tuning
+
     def _dataset_of(self, policy: _options.Policy) -> Any:
         """Returns the dataset, with a cache of its samples if the options ask for that."""
         if policy.cache is None:
@@ -382,6 +402,10 @@ class Loader(Options):
         (the modules that made it so, and the seconds that each took), `seconds` of the imports, `error` of the import),
         `images` (of headrace.images, in all workers: `made` in C, `read_bytes`, `left` to Pillow by reason,
         `alone`: made one by one by the place that uses them),
+        With num_workers="auto": `auto`, with `workers` (that get tasks now), `most`, `changes` (of this number so far),
+        `state` ("first", "more", "again", "fewer": what is tried; "rest"), `advice` (None, or a text that
+        num_workers=0 would be faster), and the newest 64 `tries`, oldest first: `workers`, `why` (a state), `kept`,
+        `batches_per_s`, `noise` (its standard error, as a share), `wait` (of the time, for workers), `seconds`.
         `private_grown_bytes` (0 except in `headrace doctor`), and `per_worker`: `pid`, `is_alive`, `starts`, `batches`,
         seconds `waiting_s` for tasks, `fetching_s` in the dataset, `collating_s`, `rss_bytes`. With the option cache,
         `cache` has what headrace.cache_samples reports. `rows` is the class of the dataset if whole batches are
@@ -408,6 +432,7 @@ class Loader(Options):
             "_show": None,
             "_engine": None,
             "_blame": restart_state.SampleDeaths(),
+            "_tuning": None,
         }
         position = self._position.copy(self._position.number)
         return {**self.__dict__, **fresh, "_position": position, "_context": self._method}

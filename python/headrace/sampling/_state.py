@@ -79,10 +79,11 @@ class State:
     (`kind`, and `n`, `seed`, `epoch`, ... as far as they exist), which must be the same at load. segments: the parts of
     this epoch, of which the last one is under way. holes: of the last segment, numbers of batches that were not
     delivered although later ones were. last: a hash of the indices of the batch that was delivered last, to find an
-    order that has changed; 0: not known. by: the rank that it was delivered to. seeds: random numbers that
-    were drawn for this epoch. rank: whose state it is, or -1 if it is right for all ranks. workers: for an iterable
-    dataset, the state of each worker. is_end: it was taken after the last batch of the epoch that `order` has. window:
-    with steps_per_epoch, the place in the user's epoch (`epoch`, `done` of its `steps`), while all else is of one pass.
+    order that has changed; 0: not known. by: the rank that it was delivered to. seeds: random numbers that were drawn
+    for this epoch, and `workers`, how many make its batches with num_workers="auto". rank: whose state it is, or -1 if
+    it is right for all ranks. workers: for an iterable dataset, the state of each worker. is_end: it was taken after
+    the last batch of the epoch that `order` has. window: with steps_per_epoch, the place in the user's epoch (`epoch`,
+    `done` of its `steps`), while all else is of one pass.
     """
 
     epoch: int
@@ -236,7 +237,7 @@ def _check_numbers(fields: dict[str, Any]) -> None:
     order, seeds = fields["order"], fields["seeds"]
     numbers = [fields[name] for name in ("epoch", "steps", "samples", "rank", "by")]
     numbers += [order.get("n")] + [order[name] for name in _NUMBERS if name in order]
-    numbers += [seeds[name] for name in ("base", "seed", "loader") if name in seeds]
+    numbers += [seeds[name] for name in ("base", "seed", "loader", "workers") if name in seeds]
     if not all(type(one) is int and -_MOST <= one < 2 * _MOST for one in numbers):
         raise StateError(f"headrace: this state is damaged: a number of {order!r} or of its seeds is out of range")
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from headrace import _options
 from headrace._base import exception_text
 from headrace._options import Options
+from headrace._ranks import worker_count
 from headrace.sampling._epoch import Last
 from headrace.sampling._state import StateError
 from headrace.sampling._windows import Windows
@@ -33,8 +34,23 @@ def _explain_words(error: Exception, arguments: Mapping[str, Any]) -> None:
     with a number, or shows it without quotes."""
     for name in _NUMBERS:
         if isinstance(arguments.get(name), str):
-            text = f"headrace: {name} is a string, {arguments[name]!r}; give a number (argparse converts with type=int)"
+            other = ', or "auto"' if name == "num_workers" else ""
+            text = (
+                f"headrace: {name} is a string, {arguments[name]!r}; give a number (argparse converts with type=int)"
+                f"{other}"
+            )
             exception_text.add_text(error, text)
+
+
+def _with_number(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bool, tuple[Any, ...], dict[str, Any]]:
+    """Returns whether num_workers is "auto", and the arguments of torch's loader with the number by rule instead."""
+    name = "num_workers"
+    if worker_count.is_auto(kwargs.get(name)):
+        return True, args, {**kwargs, name: worker_count.by_rule()}
+    place = next((i for i, one in enumerate(args[1:], 1) if worker_count.is_auto(one)), None)
+    if place is None or list(inspect.signature(_torchs.DataLoader.__init__).parameters)[place + 1] != name:
+        return False, args, kwargs
+    return True, (*args[:place], worker_count.by_rule(), *args[place + 1 :]), kwargs
 
 
 def _check_continuable(dataset: Any) -> None:
@@ -90,6 +106,7 @@ class DataLoader(Options, _torchs.DataLoader[_T_co]):
         for name, value in options.items():
             if _options.is_given(name, value):  # a subclass may use the name of an option that is not given
                 setattr(self, name, value)
+        is_auto, args, kwargs = _with_number(args, kwargs)
         try:
             super().__init__(*args, **kwargs)
         except (TypeError, ValueError) as error:
@@ -99,6 +116,8 @@ class DataLoader(Options, _torchs.DataLoader[_T_co]):
         _options.check_own(options)
         if choose.parsed(device) is not None:
             vars(self)[choose.GIVEN] = device, device_prefetch
+        if is_auto and not isinstance(self.dataset, (_torchs.IterableDataset, *_internals.DataPipes)):
+            self._use_auto_workers()
         self._use_per_rank()
         with _options.explained_as_attributes():
             _options.Policy.of(self, isinstance(self.dataset, _torchs.IterableDataset), {})
@@ -212,6 +231,9 @@ class DataLoader(Options, _torchs.DataLoader[_T_co]):
         """Returns the context that multiprocessing_context="headrace" asks for. In the base: multiprocessing's own fork
         server."""
         return multiprocessing.get_context("forkserver")
+
+    def _use_auto_workers(self) -> None:
+        """Takes num_workers="auto" for a map-style dataset. In the base, the number by rule is used."""
 
     def _warm_up(self) -> None:
         """Prepares what a new loader will need. The base does nothing."""

@@ -115,6 +115,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         if self._policy.rng == "sample":
             own_generators.warn_of_unreachable(own_generators.roots_of(loader.dataset, self._collate_fn))
         self._show = _loader_options.show_of(loader)
+        self._tuning = _loader_options.tuning_of(loader, self._policy)
         self._memory = _sending.memory_of(loader, self._num_workers, loader.prefetch_factor)
         self._sender = None if self._memory is None else self._memory.sender
         self._engine = self._start_engine(loader)
@@ -167,6 +168,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
             sample_deaths=_loader_options.blames.get_or_make(loader, restart_state.SampleDeaths),
             epoch=_per_loader.position_of(loader).number if of_iterable is None else of_iterable.number,
             places=None if of_iterable is None else of_iterable.places,
+            tuning=self._tuning,
             **({} if self._memory is None else self._memory.for_engine()),
         )
 
@@ -194,7 +196,7 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
             base_seed=self._base_seed,
             init_fn=self._worker_init_fn,
             worker=worker,
-            num_workers=self._num_workers,
+            num_workers=int(self._num_workers),
             policy=self._policy,
             seed=self._seed,
         )

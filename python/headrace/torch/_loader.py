@@ -15,7 +15,7 @@ from headrace._loader import headspace
 from headrace._loader.forkserver import client, context
 from headrace._loader.start import contexts
 from headrace._loader.trainer import engine as _engine
-from headrace._ranks import callers
+from headrace._ranks import callers, worker_count
 from headrace.torch import (
     _accelerate,
     _agree,
@@ -59,7 +59,8 @@ def _warn_of_accelerate(loss: str) -> None:
 class DataLoader(_base.DataLoader[_T_co]):
     """torch.utils.data.DataLoader with headrace's workers, which pass batches to the trainer without copying them.
 
-    It takes torch's arguments. Batches, their order, random numbers and exceptions are those of torch. With
+    It takes torch's arguments, and num_workers="auto", which finds the number of workers by trying
+    (docs/guides/workers.md). Batches, their order, random numbers and exceptions are those of torch. With
     num_workers=0 it is torch's loader, and of headrace's own options only rng, seed, on_bad_sample and retries have an
     effect.
     multiprocessing_context="headrace" forks workers from a server that has imported the script once; "forkserver" does
@@ -76,6 +77,10 @@ class DataLoader(_base.DataLoader[_T_co]):
 
     def _headrace_context(self) -> Any:
         return context.Context()
+
+    def _use_auto_workers(self) -> None:
+        is_forked = contexts.start_method_of(self.multiprocessing_context) == "fork"
+        self.num_workers = worker_count.AutoWorkers(worker_count.most(is_forked))
 
     def _get_iterator(self) -> Any:
         return get_iterator(self)
@@ -154,8 +159,11 @@ def get_iterator(loader: _torchs.DataLoader[Any]) -> Any:
         return iterator if isinstance(iterator, _in_process.InProcessIterator) else _base.moved(loader, iterator)
     if reason := _why_torchs(loader):
         _warn_of_torchs(reason)
+        if worker_count.is_auto(loader.num_workers):
+            loader.num_workers = worker_count.by_rule()
         return _base.moved(loader, _torchs_iterator(loader))
-    _internals.called_by_torch(loader.check_worker_number_rationality)
+    if not worker_count.is_auto(loader.num_workers):
+        _internals.called_by_torch(loader.check_worker_number_rationality)
     return _iterator_over_workers(loader)
 
 

@@ -11,7 +11,8 @@ from headrace._base import lookup
 from headrace._base.warn import warn_user
 from headrace._loader.samples.rows import Gatherer, explain_no_cache
 from headrace._loader.trainer import engine as _engine
-from headrace._loader.trainer import in_process, restart_state, shown
+from headrace._loader.trainer import in_process, restart_state, shown, tuning
+from headrace._ranks import worker_count
 from headrace.torch import _base, _internals, _per_loader, _rows, _torchs
 from headrace.torch._per_loader import PerLoader
 
@@ -67,6 +68,22 @@ def report_dataset(loader: Any) -> dict[str, Any]:
 def show_of(loader: Any) -> _core.Show:
     """Returns what shows a loader to observers, the same for all its epochs."""
     return shows.get_or_make(loader, lambda: shown.new_show(_line_of(loader)))
+
+
+def tuning_of(loader: Any, policy: _options.Policy) -> tuning.Tuning | None:
+    """Returns what decides how many workers of a loader get tasks, the same for all its epochs. None: their number is
+    fixed."""
+    if not worker_count.is_auto(loader.num_workers) or _internals.is_iterable(loader):
+        return None
+    found: tuning.Tuning = _per_loader.tunings.get_or_make(loader, lambda: _new_tuning(loader, policy))
+    if (workers := _per_loader.continued_workers.get(loader)) is not None:
+        _per_loader.continued_workers.drop(loader)
+        found.continue_with(workers)
+    return found
+
+
+def _new_tuning(loader: Any, policy: _options.Policy) -> tuning.Tuning:
+    return tuning.Tuning(loader.num_workers, loader.prefetch_factor, loader.multiprocessing_context, policy)
 
 
 def _line_of(loader: Any) -> str | None:

@@ -47,6 +47,10 @@ class PerLoader(Generic[_Known]):
 _positions: PerLoader[EpochPosition] = PerLoader()
 
 
+tunings: PerLoader[Any] = PerLoader()  # the Tuning of a loader with num_workers="auto"
+continued_workers: PerLoader[int] = PerLoader()  # the number of workers that a state has, for the next iterator
+
+
 def position_of(loader: Any) -> EpochPosition:
     """Returns how far a loader is in its epochs."""
     return _positions.get_or_make(loader, EpochPosition)

@@ -379,6 +379,76 @@ static void an_epoch_can_begin_with_any_worker(void **state) {
     close_room(&room);
 }
 
+/* ---- parked workers ---- */
+
+enum { PREFETCH = 2 };
+
+/* Delivers tasks up to number `until`, and checks that they come in order. */
+static void answer_in_order(struct room *room, int *next_index, int *answered, int index_count, int until) {
+    for (; *answered < until; ++*answered) {
+        struct hr_delivery *delivery;
+        work_off(room);
+        must(hr_loader_next(room->loader, in_s(PATIENCE_S), &delivery));
+        int64_t index;
+        memcpy(&index, delivery->data, sizeof index);
+        assert_int_equal(index, *answered);
+        hr_delivery_done(delivery);
+        submit(room, next_index, index_count);
+    }
+}
+
+static void parked_workers_get_no_tasks_and_the_order_stays(void **state) {
+    (void)state;
+    enum { TASKS = 100 };
+    static const uint32_t uses[] = {1, 4, 2, 3, 1, 4};
+    struct room room;
+    struct hr_worker_status before[WORKERS_MAX], after;
+    open_room(&room, WORKERS_MAX, PREFETCH, 0);
+    for (int i = 0; i < WORKERS_MAX; i++) room.left[i] = TASKS;
+    must(hr_loader_begin(room.loader, NULL, 0, in_s(PATIENCE_S)));
+    int next_index = 0, answered = 0;
+    prime(&room, PREFETCH, &next_index, TASKS);
+    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
+        must(hr_loader_use(room.loader, uses[i]));
+        answer_in_order(&room, &next_index, &answered, TASKS, answered + WORKERS_MAX * PREFETCH);
+        for (uint32_t w = 0; w < WORKERS_MAX; w++) must(hr_arena_worker_status(room.scene.arena, w, &before[w]));
+        answer_in_order(&room, &next_index, &answered, TASKS, answered + 5);
+        for (uint32_t w = 0; w < WORKERS_MAX; w++) {
+            must(hr_arena_worker_status(room.scene.arena, w, &after));
+            assert_true((after.done_count > before[w].done_count) == (w < uses[i]));
+        }
+    }
+    close_room(&room);
+}
+
+static void a_worker_that_is_not_expected_is_not_waited_for(void **state) {
+    (void)state;
+    struct room room;
+    open_room(&room, 3, PREFETCH, 0);
+    for (int i = 0; i < 3; i++) room.left[i] = 10;
+    must(hr_loader_use(room.loader, 2));
+    must(hr_loader_expect(room.loader, 2));
+    must(hr_loader_begin(room.loader, NULL, 0, in_s(PATIENCE_S)));
+    assert_int_equal(hr_loader_begin(room.loader, NULL, 0, 0), -ETIMEDOUT); /* their answers are missing */
+    struct hr_task task;
+    assert_int_equal(hr_port_take(room.ports[2], 0, &task), -ETIMEDOUT);
+    work_off(&room);
+    must(hr_loader_begin(room.loader, NULL, 0, in_s(PATIENCE_S)));
+    close_room(&room);
+}
+
+static void numbers_of_workers_out_of_range_are_refused(void **state) {
+    (void)state;
+    struct room room;
+    open_room(&room, 3, PREFETCH, 0);
+    assert_int_equal(hr_loader_use(room.loader, 0), -EINVAL);
+    assert_int_equal(hr_loader_use(room.loader, 4), -EINVAL);
+    assert_int_equal(hr_loader_expect(room.loader, 0), -EINVAL);
+    assert_int_equal(hr_loader_expect(room.loader, 4), -EINVAL);
+    assert_string_equal(hr_error_message(), "loader: 4 of 3 workers; 1 to 3 are possible");
+    close_room(&room);
+}
+
 static void options_out_of_range_are_refused(void **state) {
     (void)state;
     hr_loader *loader = (hr_loader *)&state;
@@ -398,6 +468,9 @@ int main(void) {
         cmocka_unit_test(an_epoch_that_was_broken_off_is_dropped_and_the_next_is_whole),
         cmocka_unit_test(a_dismissed_worker_gets_its_last_task_after_the_others),
         cmocka_unit_test(a_skipped_task_makes_room_for_another),
+        cmocka_unit_test(parked_workers_get_no_tasks_and_the_order_stays),
+        cmocka_unit_test(a_worker_that_is_not_expected_is_not_waited_for),
+        cmocka_unit_test(numbers_of_workers_out_of_range_are_refused),
         cmocka_unit_test(nothing_is_submitted_or_received_before_an_epoch_has_begun),
         cmocka_unit_test(a_dismissed_worker_gets_no_task_in_this_epoch_or_a_later_one),
         cmocka_unit_test(a_dismissed_worker_reports_skipped_tasks_until_its_end),

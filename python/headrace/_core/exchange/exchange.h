@@ -16,6 +16,7 @@
  *     tasks.c     _core.Tasks, the next tasks      array_in.c  tensors and arrays as struct hr_array
  *     iterator.c  _core.Iterator, the loop's end   array_out.c struct hr_array as tensors and arrays, with their leases
  *     show.c      _core.Show, what observers see of a loader
+ *     tuner.c     _core.Tuner, how many workers get tasks
  *     indices.c   a task's indices as bytes and back
  */
 
@@ -24,6 +25,7 @@ extern PyTypeObject PortType;
 extern PyTypeObject TasksType;
 extern PyTypeObject IteratorType;
 extern PyTypeObject ShowType;
+extern PyTypeObject TunerType;
 extern PyTypeObject NotingType; /* the iterator that _core.Port.noting returns */
 extern PyObject *WorkerDied;    /* _core.WorkerDied, an exception */
 extern PyObject *Unsettled;     /* _core.Unsettled, an exception */
@@ -53,6 +55,11 @@ unsigned long long tasks_sample_count(PyObject *tasks);
 /* The show of a _core.Show; NULL for any other object and for NULL. */
 hr_show *show_of(PyObject *show);
 
+/* ---- tuner.c ---- */
+
+/* The tuner of a _core.Tuner; NULL for any other object and for NULL. */
+hr_tuner *tuner_of(PyObject *tuner);
+
 /* ---- loader.c ---- */
 
 /* The loader of a _core.Loader; NULL with an exception if it is closed. Any thread, at any time. */
@@ -64,6 +71,8 @@ void loader_drop(PyObject *loader);
 bool *loader_has_failed(PyObject *loader);
 /* The number of the task of the answer that was waited for last. */
 unsigned long long loader_task(PyObject *loader);
+/* The loop has got an answer, at now_ns (0: no clock was read): the tuner may change how many workers get tasks. */
+void loader_tune(PyObject *loader, int64_t now_ns);
 /* The delivery of the answer that was waited for and is not rebuilt yet, borrowed, or NULL. */
 struct hr_delivery *loader_received(PyObject *loader);
 

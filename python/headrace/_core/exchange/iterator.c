@@ -41,6 +41,7 @@
  *       hand_on                          exchange/iterator.c            no Python from here on
  *         tasks_answered                 exchange/tasks.c               a state that is taken now has this batch
  *         loader_drop                    exchange/loader.c              the keeper drops the value
+ *       loader_tune                      exchange/loader.c              num_workers="auto": more or fewer get tasks
  *
  * At the end of an epoch Engine.next returns None. The workers are ended, unless they persist; _has_ended (of
  * EpochIterator) tells the other ranks; and _prepare raises StopIteration, each time that it is called.
@@ -243,6 +244,8 @@ static PyObject *iterator_next(PyObject *self) {
     bool is_done = value || is_answer(iterator);
     if (is_done) hand_on(iterator);
     if (shown) show_result(iterator, shown, &visit, value != NULL, is_done, samples_of(iterator) - samples);
+    if (shown && is_done && loader_of(iterator))
+        loader_tune(loader_of(iterator), visit.began_ns ? hr_show_timed_ns(shown) : 0);
     Py_XDECREF(show);
     iterator->yielded_count += value != NULL;
     return value;

@@ -28,7 +28,13 @@ struct loader {
     PyObject *show;     /* the Show in which observers see this loader, or NULL */
     unsigned long long batch_count;
     uint64_t begin_waited_ns; /* the time that beginnings of epochs have waited */
-    uint32_t queue_room;
+    PyObject *tuner;          /* the Tuner that says how many workers get tasks, or NULL */
+    bool may_tune;            /* within an epoch */
+    uint32_t prefetch_factor;
+    uint32_t used_count;             /* workers that get tasks */
+    uint32_t expected_count;         /* workers that were started */
+    unsigned long long surplus;      /* answers after which no task is owed, because fewer workers get tasks */
+    unsigned long long worker_bytes; /* private memory that a further worker takes, about */
 };
 
 PyObject *WorkerDied;
@@ -62,7 +68,8 @@ static int loader_init(PyObject *self, PyObject *arguments, PyObject *keywords) 
     options.out_of_order = !in_order;
     options.limit_bytes = limit_bytes;
     loader->worker_count = options.worker_count;
-    loader->queue_room = options.worker_count * options.prefetch_factor;
+    loader->used_count = loader->expected_count = options.worker_count;
+    loader->prefetch_factor = options.prefetch_factor;
     hr_arena *kept = arena && arena != Py_None ? sending_take_arena(arena) : NULL;
     if (PyErr_Occurred()) return -1;
     int r = hr_loader_open_in(&options, kept, &loader->loader);
@@ -96,6 +103,7 @@ static void loader_dealloc(PyObject *self) {
     hr_loader_close(loader->loader);
     Py_XDECREF(loader->types);
     Py_XDECREF(loader->show);
+    Py_XDECREF(loader->tuner);
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -124,7 +132,7 @@ static PyObject *loader_show(PyObject *self, PyObject *show) {
     hr_loader *open_loader = core_open_loader(self);
     if (!open_loader) return NULL;
     if (!show_of(show)) return PyErr_Format(PyExc_TypeError, "headrace: %R is no Show", show);
-    hr_show_attach(show_of(show), hr_loader_arena(open_loader), loader->queue_room);
+    hr_show_attach(show_of(show), hr_loader_arena(open_loader), loader->worker_count * loader->prefetch_factor);
     Py_XSETREF(loader->show, Py_NewRef(show));
     Py_RETURN_NONE;
 }
@@ -210,7 +218,7 @@ static PyObject *loader_begin(PyObject *self, PyObject *arguments) {
     if (r < 0) return raise_wait(loader->loader, r);
     loader->keeps_workers = keeps_workers;
     loader->owed = owed;
-    loader->submitted = 0;
+    loader->surplus = loader->submitted = 0;
     Py_RETURN_NONE;
 }
 
@@ -291,7 +299,10 @@ static PyObject *loader_wait(PyObject *self, PyObject *timeout) {
     if (r == -EINTR) return NULL;
     if (r == HR_E_END) Py_RETURN_NONE;
     if (r < 0) return raise_wait(loader->loader, r);
-    loader->owed++;
+    if (loader->surplus)
+        loader->surplus--;
+    else
+        loader->owed++;
     if (r == 1) {
         r = dismiss_workers(loader);
         return r < 0 ? core_raise(r) : PyLong_FromLong(HR_STATUS_END);
@@ -304,6 +315,120 @@ static PyObject *loader_wait(PyObject *self, PyObject *timeout) {
     loader->batch_count += received->status == HR_STATUS_BATCH || received->status == HR_STATUS_USER /* STATUS_NOTED */;
     loader->serial++;
     return PyLong_FromLong(loader->status);
+}
+
+/* ---- how many workers get tasks ---- */
+
+/* The tasks that are outstanding or owed become prefetch_factor for each of them. */
+static int use_workers(struct loader *loader, uint32_t count) {
+    int r = hr_loader_use(loader->loader, count);
+    if (r < 0) return r;
+    uint64_t before = (uint64_t)loader->used_count * loader->prefetch_factor;
+    uint64_t after = (uint64_t)count * loader->prefetch_factor;
+    uint64_t more = after > before ? after - before : 0, fewer = before > after ? before - after : 0;
+    uint64_t kept = more < loader->surplus ? more : loader->surplus;
+    uint64_t dropped = fewer < loader->owed ? fewer : loader->owed;
+    loader->surplus += fewer - dropped - kept;
+    loader->owed += more - kept - dropped;
+    loader->used_count = count;
+    if (show_of(loader->show)) hr_show_use(show_of(loader->show), count, (uint32_t)after);
+    return 0;
+}
+
+static uint64_t waited_ns(const struct loader *loader) {
+    return show_of(loader->show) ? hr_show_waited_ns(show_of(loader->show)) : 0;
+}
+
+/* How many workers have room in 80 % of the free memory, with the batches that are on the way for each. */
+static uint32_t workers_in_memory(struct loader *loader) {
+    enum { FREE_PERCENT = 80 };
+    struct hr_machine machine;
+    struct hr_arena_report report;
+    hr_machine_look(&machine);
+    hr_arena_report(hr_loader_arena(loader->loader), &report);
+    uint64_t each = loader->worker_bytes + report.used_bytes / loader->used_count + 1;
+    uint64_t count = machine.spare_bytes == HR_NO_LIMIT ? UINT32_MAX : machine.spare_bytes / 100 * FREE_PERCENT / each;
+    return count < loader->worker_count ? loader->used_count + (uint32_t)count : loader->worker_count;
+}
+
+/* Lets so many workers get tasks as the tuner wants, once they were started and if memory allows it. */
+static void follow(struct loader *loader, hr_tuner *tuner) {
+    uint32_t wanted = hr_tuner_wanted(tuner);
+    if (wanted > loader->used_count) {
+        hr_tuner_limit(tuner, workers_in_memory(loader));
+        wanted = hr_tuner_wanted(tuner);
+    }
+    if (wanted > loader->expected_count || use_workers(loader, wanted) < 0) return;
+    hr_tuner_use(tuner, wanted, waited_ns(loader));
+}
+
+void loader_tune(PyObject *self, int64_t now_ns) {
+    struct loader *loader = (struct loader *)self;
+    hr_tuner *tuner = tuner_of(loader->tuner);
+    if (!tuner || !loader->loader) return;
+    uint32_t wanted = hr_tuner_step(tuner, now_ns, waited_ns(loader));
+    if (loader->may_tune && wanted != loader->used_count && !loader->is_busy) follow(loader, tuner);
+}
+
+static PyObject *py_tune(PyObject *self, PyObject *arguments) {
+    struct loader *loader = (struct loader *)self;
+    PyObject *tuner;
+    int may_tune;
+    if (!PyArg_ParseTuple(arguments, "OpK:tune", &tuner, &may_tune, &loader->worker_bytes)) return NULL;
+    if (!tuner_of(tuner)) return PyErr_Format(PyExc_TypeError, "headrace: %R is no Tuner", tuner);
+    Py_XSETREF(loader->tuner, Py_NewRef(tuner));
+    loader->may_tune = may_tune;
+    Py_RETURN_NONE;
+}
+
+/* Between epochs, in the first step of one. */
+static PyObject *py_tune_begin(PyObject *self, PyObject *argument) {
+    struct loader *loader = (struct loader *)self;
+    hr_tuner *tuner = tuner_of(loader->tuner);
+    long long now_ns = PyLong_AsLongLong(argument);
+    if (PyErr_Occurred() || !idle_loader(self)) return NULL;
+    if (tuner && hr_tuner_wanted(tuner) != loader->used_count) follow(loader, tuner);
+    if (tuner) hr_tuner_begin(tuner, now_ns, waited_ns(loader));
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_tune_end(PyObject *self, PyObject *ignored) {
+    struct loader *loader = (struct loader *)self;
+    (void)ignored;
+    if (tuner_of(loader->tuner)) hr_tuner_end(tuner_of(loader->tuner), core_now_ns(), waited_ns(loader));
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_use(PyObject *self, PyObject *argument) {
+    struct loader *loader = (struct loader *)self;
+    uint32_t count;
+    if (!to_count(argument, &count) || !idle_loader(self)) return NULL;
+    int r = use_workers(loader, count);
+    if (r < 0) return core_raise(r);
+    if (tuner_of(loader->tuner)) hr_tuner_use(tuner_of(loader->tuner), count, waited_ns(loader));
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_expect(PyObject *self, PyObject *argument) {
+    struct loader *loader = (struct loader *)self;
+    uint32_t count;
+    if (!to_count(argument, &count) || !idle_loader(self)) return NULL;
+    int r = hr_loader_expect(loader->loader, count);
+    if (r < 0) return core_raise(r);
+    loader->expected_count = count;
+    Py_RETURN_NONE;
+}
+
+static PyObject *lacks_worker(PyObject *self, void *ignored) {
+    const struct loader *loader = (const struct loader *)self;
+    const hr_tuner *tuner = tuner_of(loader->tuner);
+    (void)ignored;
+    return PyBool_FromLong(tuner && hr_tuner_wanted(tuner) > loader->expected_count);
+}
+
+static PyObject *waited_s(PyObject *self, void *ignored) {
+    (void)ignored;
+    return PyFloat_FromDouble((double)waited_ns((const struct loader *)self) / 1e9);
 }
 
 static PyObject *loader_answer(PyObject *self, PyObject *arguments) {
@@ -517,6 +642,15 @@ static PyMethodDef loader_methods[] = {
     {"submit", loader_submit, METH_VARARGS,
      "submit(tasks, wrap) -> bool\n\nSubmits the next of the Tasks. `wrap` is None, or a callable that returns what is "
      "sent for the task. Returns False if there is no task. If it raises, the task stays drawn, and owed."},
+    {"tune", py_tune, METH_VARARGS,
+     "tune(tuner, within_epochs, worker_bytes)\n\nLets a Tuner say how many workers get tasks, within epochs too or "
+     "only "
+     "between them. worker_bytes: the private memory that a further worker takes, about."},
+    {"tune_begin", py_tune_begin, METH_O,
+     "tune_begin(since_ns)\n\nAn epoch begins. As many workers get tasks as the Tuner wants and as are expected."},
+    {"tune_end", py_tune_end, METH_NOARGS, "tune_end()\n\nThe epoch has ended, for the Tuner."},
+    {"use", py_use, METH_O, "use(count)\n\nLets only the first workers get tasks. See hr_loader_use."},
+    {"expect", py_expect, METH_O, "expect(count)\n\nSays how many workers were started. See hr_loader_expect."},
     {"wait", loader_wait, METH_O,
      "wait(timeout) -> int | None\n\nWaits for the next answer in the loader's order, and returns its status, the same "
      "until it is dropped; None if nothing is outstanding. STATUS_END: a worker has no more data, there is no "
@@ -563,6 +697,8 @@ static PyMemberDef loader_members[] = {
      "The step at which the last submit failed. 0: it did not fail; 1: drawing the task; 2: sending it."},
     {"has_others", T_BOOL, offsetof(struct loader, has_others), READONLY,
      "True if the answer that was rebuilt last has objects that may have to be moved to a device."},
+    {"used", T_UINT, offsetof(struct loader, used_count), READONLY, "How many workers get tasks."},
+    {"expected", T_UINT, offsetof(struct loader, expected_count), READONLY, "How many workers were started."},
     {"worker", T_UINT, offsetof(struct loader, worker), READONLY, "The worker that gave that answer."},
     {"task", T_ULONGLONG, offsetof(struct loader, task), READONLY,
      "The number of the task of the answer that was waited for last."},
@@ -572,6 +708,8 @@ static PyMemberDef loader_members[] = {
 
 static PyGetSetDef loader_properties[] = {
     {"has_answer", has_answer, NULL, "True if an answer was waited for and not dropped.", NULL},
+    {"lacks_worker", lacks_worker, NULL, "True if the Tuner wants more workers than are expected.", NULL},
+    {"waited_s", waited_s, NULL, "How long the loop has waited for workers, since its Show was made.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

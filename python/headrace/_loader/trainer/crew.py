@@ -76,7 +76,6 @@ class Crew:
     def __init__(
         self,
         core: _core.Loader,
-        workers: int,
         context: Any,
         policy: Policy,
         restart_mode: str | None,
@@ -85,7 +84,6 @@ class Crew:
     ) -> None:
         self.processes: list[Any] = []
         self._core = core
-        self._count = workers
         self._context = fork_context.resolve(context)
         self._policy = policy
         self._restart_mode = restart_mode
@@ -105,13 +103,23 @@ class Crew:
         self._next_check_s = 0.0
         self.slice_s = min(SLICE_S, policy.stall_after / 4)
 
-    def start(self, makers: BatchMakers, epoch: int, starts: list[StartState] | None = None) -> None:
-        """Starts all workers. starts: where they start in an iterable dataset whose epoch is continued."""
+    def start(self, makers: BatchMakers, epoch: int, starts: list[StartState] | None, count: int) -> None:
+        """Starts the first `count` workers. starts: where they start in an iterable dataset whose epoch is
+        continued."""
         self._epoch = self._start_epoch = epoch
         self._starts = starts
         fork_hazards.warn_of_fork(self._context)
-        for worker in range(self._count):
+        for worker in range(count):
             self._start(worker, makers, self._first_start(worker), _call)
+
+    def start_next(self, makers: BatchMakers) -> None:
+        """Starts one more worker in this epoch."""
+        worker = len(self.processes)
+        self._start(worker, makers, self._first_start(worker), signals.without_signals)
+
+    def is_last_ready(self) -> bool:
+        """Returns True if the worker that was started last is ready for tasks."""
+        return not WorkerSnapshot.of(self._core, len(self.processes) - 1).is_starting
 
     def _first_start(self, worker: int) -> StartState:
         """Returns where a worker starts in this epoch."""
@@ -224,7 +232,7 @@ class Crew:
             draws = draws_of(self._core.tasks(dead.number).get(dead.task))
             report = reports.describe_death(dead, exit_code, tasks, seeding, draws)
             if exit_code == -signal.SIGTERM:
-                report += reports.describe_group_signal(self._count_terminated(), self._count)
+                report += reports.describe_group_signal(self._count_terminated(), len(self.processes))
         # The sample is not the cause of a KeyboardInterrupt, which Ctrl-C raises in the worker too.
         return report if exit_code == main.INTERRUPTED else report + self._suspect(dead, tasks)
 
@@ -328,7 +336,7 @@ class Crew:
         return [(one.pid, one.batches, one.task, one.phase, one.sample) for one in self._awaited()]
 
     def _snapshots(self) -> list[WorkerSnapshot]:
-        return [WorkerSnapshot.of(self._core, worker) for worker in range(self._count)]
+        return [WorkerSnapshot.of(self._core, worker) for worker in range(len(self.processes))]
 
     def _awaited(self) -> list[WorkerSnapshot]:
         worker = self._core.awaited()

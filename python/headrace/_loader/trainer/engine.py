@@ -32,6 +32,7 @@ from headrace._loader.samples.draw import is_in_other_thread
 from headrace._loader.start import pickling, signals  # noqa: F401
 from headrace._loader.trainer import crew, restart_state, shutdown, start_errors
 from headrace._loader.trainer.snapshot import WorkerSnapshot
+from headrace._loader.trainer.tuning import Tuning
 from headrace._loader.trainer.worker_positions import WorkerPositions
 from headrace._loader.worker.batch_maker import BatchNotes
 from headrace._options import Policy
@@ -104,7 +105,8 @@ class Engine:
     Raises OSError if no process, descriptor or memory is available, and any exception of pickling a batch maker. After
     an error it leaves nothing behind. `restart_mode`: how another worker continues the dataset of a dead one (see
     restart_state), or None. `seed`: the seed of each sample's own random numbers, for reports. `sender`: copies the
-    answers to a device. `arena`: an arena of an earlier loader. `end`: ends _core.Loader, see shutdown.close.
+    answers to a device. `arena`: an arena of an earlier loader. `tuning`: `workers` are the most, and it says how many
+    get tasks. `end`: ends _core.Loader, see shutdown.close.
     """
 
     def __init__(
@@ -125,6 +127,7 @@ class Engine:
         places: WorkerPositions | None = None,
         sender: Sender | None = None,
         arena: Any = None,
+        tuning: Tuning | None = None,
         end: shutdown.End = shutdown.end,
     ) -> None:
         self._has_warned = False
@@ -137,12 +140,19 @@ class Engine:
         self._policy = policy
         self._core = _core.Loader(workers, prefetch_factor, in_order, limit_bytes, arena)
         self._core.show(show)  # before the workers start
+        self._began_ns = time.monotonic_ns()
+        self._show, self._tuning = show, tuning
+        self._started_at_s = 0.0  # how long the loop had waited when a worker was started last
+        if tuning is not None:
+            self._core.tune(tuning.tuner, tuning.changes_within_epochs, tuning.worker_bytes)
+            self._core.use(tuning.tuner.wanted)
+            self._core.expect(tuning.to_start)
         self._sender = sender
         self._needs_memory = False  # next_if_ready was told so: copies hold memory, or it is registered
         if sender is not None:
             sender.use(self._core)
         self._prefetch_factor = prefetch_factor
-        self._crew = crew.Crew(self._core, workers, context, policy, restart_mode, seed, sample_deaths)
+        self._crew = crew.Crew(self._core, context, policy, restart_mode, seed, sample_deaths)
         self.processes = self._crew.processes
         arguments = (self._core, self.processes, policy.shutdown_timeout, end)
         self._finalizer = util.Finalize(self, shutdown.close, arguments, exitpriority=100)
@@ -151,7 +161,7 @@ class Engine:
         self._warned: set[int] = set()  # workers that make other batches again than before
         self._noted = 0  # the serial number of the answer that the places have got last
         try:
-            self._crew.start(client, epoch, None if places is None else places.starts(epoch))
+            self._crew.start(client, epoch, None if places is None else places.starts(epoch), self._core.expected)
         except BaseException:
             self.close()
             raise
@@ -169,14 +179,47 @@ class Engine:
             start.epochs = self._epochs.changes(client.dataset)
         elif keep_workers:
             self._epochs = DatasetEpochs(client.dataset)
-        owed = len(self.processes) * self._prefetch_factor
+        if self._tuning is not None:
+            self._core.expect(len(self.processes))
+        owed = self._core.used * self._prefetch_factor
         self._wait(client, lambda seconds: self._core.begin(start, owed, keep_workers, seconds), timeout)
         self._has_begun = True
         if self._epochs is not None:
             self._epochs.were_sent()
+        self._begin_tuning(client)
         if self._places is not None:
             self._core.start_at(self._places.next_worker)
         self.submit_owed(client)
+
+    def _begin_tuning(self, client: EngineClient) -> None:
+        """Begins an epoch with as many workers as are wanted."""
+        if self._tuning is None:
+            return
+        while self._core.lacks_worker:
+            self._start_one(client)
+            self._core.expect(len(self.processes))
+        self._core.tune_begin(self._began_ns or time.monotonic_ns())
+        self._began_ns = 0
+
+    def _start_one(self, client: EngineClient) -> None:
+        """Starts one more worker, which gets its first task when it is wanted."""
+        self._crew.start_next(client)
+        self._started_at_s = self._core.waited_s
+
+    def _start_wanted(self, tuning: Tuning, client: EngineClient) -> None:
+        """Starts one more worker in the middle of an epoch, if that is worth its time. It is expected once it is ready:
+        the loop would wait for a worker that still imports modules."""
+        if len(self.processes) > self._core.expected:
+            if self._crew.is_last_ready():
+                self._core.expect(len(self.processes))
+        elif tuning.may_start(self._core.waited_s - self._started_at_s, self._show.numbers()[0]["start_s"]):
+            self._start_one(client)
+
+    def use_workers(self, count: int) -> None:
+        """Lets only the first `count` workers get tasks, and tries nothing any more. For tests."""
+        assert self._tuning is not None
+        self._tuning.tuner.hold()
+        self._core.use(count)
 
     def use_places(self, places: WorkerPositions | None) -> None:
         """Sets what notes the places of the workers in the next epoch."""
@@ -272,6 +315,8 @@ class Engine:
             if status is None:
                 self._end_epoch(client)
                 break
+            if self._core.lacks_worker and self._tuning is not None and self._tuning.changes_within_epochs:
+                self._start_wanted(self._tuning, client)
             if self._crew.has_starting_workers:
                 self._crew.kill_hung_at_start()  # _wait may never time out, because other workers' batches arrive
             self.submit_owed(client)
@@ -279,6 +324,11 @@ class Engine:
                 return status
             self._note_ends()
         return None
+
+    @property
+    def used_workers(self) -> int:
+        """How many workers get tasks."""
+        return self._core.used
 
     @property
     def is_closed(self) -> bool:
@@ -406,6 +456,9 @@ class Engine:
 
     def _end_epoch(self, client: EngineClient) -> None:
         self._is_over = True
+        if self._tuning is not None:
+            self._core.tune_end()
+            self._tuning.say(self._show)
         if bad := self._bad_samples():
             warn_user(epoch_reports.describe_bad_samples(bad))
         if retried := self._retried_samples():
@@ -430,6 +483,8 @@ class Engine:
         report["seed"] = self._seed
         if self._sender is not None:
             report["device"] = self._sender.report()
+        if self._tuning is not None:
+            report["auto"] = self._tuning.report(self._show)
         report["bad_samples"] = self._bad_samples()
         report["retried"] = len(self._retried_samples())
         looks = _growth.looks(self._core, len(self.processes))

@@ -12,6 +12,7 @@ from headrace import _core
 from headrace._base import growth
 from headrace._base.cores import usable_cores
 from headrace._base.units import count_workers, in_units
+from headrace._ranks import worker_count
 from headrace.doctor.machine import fork, limits
 from headrace.doctor.observations import Observation
 from headrace.doctor.run import caching, device, generators, images, measure, order, padding, rows
@@ -133,18 +134,25 @@ def _candidates(now: int, cores: int, runs: list[Run]) -> Iterator[int]:
             yield count
 
 
+def _number_of(loader: Any) -> int:
+    """Returns the number of workers of a loader; with num_workers="auto", the one that it begins with."""
+    count: int = worker_count.by_rule() if worker_count.is_auto(loader.num_workers) else loader.num_workers
+    return count
+
+
 def _suggestion(loader: Any, batches: int) -> tuple[list[Run], list[Observation]]:
     """Tries numbers of workers until more workers do not help."""
     cores = usable_cores(_core.machine())
     runs: list[Run] = []
-    for count in _candidates(loader.num_workers, cores, runs):
+    now_count, is_auto = _number_of(loader), worker_count.is_auto(loader.num_workers)
+    for count in _candidates(now_count, cores, runs):
         runs.append(measure.run(loader, count, min(batches, _TRY_BATCHES), _LEAST_S, _TRY_S))
     best = max(one.rate for one in runs)
     if best <= 0:
         return runs, []
     enough = next(one for one in runs if one.rate >= _GOOD_ENOUGH * best)
     table = ", ".join(f"{one.workers}: {one.rate:.1f}" for one in runs)
-    now = next(one for one in runs if one.workers == loader.num_workers)
+    now = next(one for one in runs if one.workers == now_count)
     is_judged = all(one.rate and one.seconds >= _LEAST_S for one in runs)
     is_slow = is_judged and now.rate < _TOO_SLOW * best
     text = f"Batches/s by number of workers, tried one after the other: {table}."
@@ -152,14 +160,16 @@ def _suggestion(loader: Any, batches: int) -> tuple[list[Run], list[Observation]
         text += f" These runs are too short to compare: less than {_LEAST_S} s after each worker's first batch."
     elif now.workers > enough.workers and not is_slow:
         text += f" {enough.workers} would be as fast."
+    if is_auto:
+        text += f' num_workers="auto" begins with {now_count}, and tries others while the loop runs.'
     return runs, [
         Observation(
             "num_workers",
-            "warning" if is_slow else "ok",
-            f"{loader.num_workers}",
+            "warning" if is_slow and not is_auto else "ok",
+            "auto" if is_auto else f"{now_count}",
             f"{cores} cores",
             text,
-            f"num_workers={enough.workers}" if is_slow else "",
+            f"num_workers={enough.workers}" if is_slow and not is_auto else "",
         )
     ]
 
@@ -176,7 +186,7 @@ def examine(
     Passes on what the loader raises; `found` then has the observations up to there."""
     found += _hazards(loader)
     found += order.check_order(loader)
-    workers = max(1, loader.num_workers)
+    workers = max(1, _number_of(loader))
     with engine, warnings.catch_warnings():
         for message in ("headrace: ", "This DataLoader will create"):
             warnings.filterwarnings("ignore", message=message)
