@@ -16,7 +16,7 @@ extern "C" {
 /*
  * A recording is a folder. Each loader of each process has a file of at most 16 MiB in it, whose name ends with
  * HR_RECORD_SUFFIX: the seconds of the last two hours, the minutes of the last 14 days, histograms by hour, the 256
- * slowest samples, the last 65,536 timed batches and the last 65,536 steps. With more than twelve workers, seconds and
+ * slowest samples, the last 65,536 timed batches and the last 65,536 steps. With more than 13 workers, seconds and
  * minutes are kept for a shorter time, so that they fit.
  *
  * A loader whose number of workers grows gets another file. Times are nanoseconds of CLOCK_MONOTONIC; each second and
@@ -150,7 +150,7 @@ typedef struct hr_record hr_record;
 HR_API int hr_record_open(const char *path, hr_record **ret_record);
 HR_API hr_record *hr_record_close(hr_record *record);
 
-/* What loader it is; valid until the file is closed. */
+/* The loader that it is of; valid until the file is closed. */
 HR_API const struct hr_record_identity *hr_record_identity_of(const hr_record *record);
 HR_API void hr_record_look(const hr_record *record, struct hr_record_info *ret_info);
 

@@ -163,7 +163,7 @@ struct hr__record_step {
     uint32_t inside_us;
 };
 
-/* Where a ring is in the file. */
+/* The place of a ring in the file. */
 struct hr__record_place {
     uint64_t at;
     uint32_t stride;
