@@ -158,10 +158,18 @@ static int create_file(const hr_recorder *recorder, struct hr__recorded *loader,
     return r < 0 ? cannot_write(r, loader->path) : 0;
 }
 
-static void finish_file(struct hr__recorded *loader, enum hr_record_end end) {
-    if (loader->writer.fd < 0) return;
-    hr__record_finish(&loader->writer, end, hr__now_ns()); /* its room is in the file already */
+static enum hr_record_end end_of(int code, enum hr_record_end end) {
+    bool is_full = code == -ENOSPC || code == -EDQUOT || code == -EFBIG;
+    return code == 0 ? end : is_full ? HR_RECORD_DISK_FULL : HR_RECORD_STOPPED;
+}
+
+static int finish_file(struct hr__recorded *loader, enum hr_record_end end) {
+    if (loader->writer.fd < 0) return 0;
+    int r = end == HR_RECORD_DISK_FULL ? 0 : hr__rows_end(loader);
+    if (r < 0) cannot_write(r, loader->path);
+    hr__record_finish(&loader->writer, end_of(r, end), hr__now_ns()); /* its room is in the file already */
     hr__record_close(&loader->writer);
+    return r;
 }
 
 /* ---- a loader ---- */
@@ -241,11 +249,10 @@ static int record_loader(hr_recorder *recorder, int pid, int fd, struct hr__memo
         return r;
     }
     hr_arena_look(fd, &loader->look, loader->workers, loader->writer.worker_count);
-    hr__rows_begin(loader, now_ns);
     loader->epoch = loader->look.epoch;
     loader->done = loader->look.batches + loader->look.errors;
     recorder->loaders[recorder->count++] = loader;
-    return 0;
+    return hr__rows_begin(loader, now_ns);
 }
 
 /* ---- what is new ---- */
@@ -328,6 +335,11 @@ static bool is_older(const struct hr_arena_look *one, const struct hr_arena_look
     return one->batches < other->batches || one->start_ns < other->start_ns || one->inside_ns < other->inside_ns;
 }
 
+static int give_up(int fd, int code) {
+    hr__close(&fd);
+    return code;
+}
+
 static int change_memory(hr_recorder *recorder, struct hr__recorded *loader, int fd, struct hr__memory_place place,
                          const struct hr_arena_look *look) {
     int r = 0;
@@ -337,15 +349,16 @@ static int change_memory(hr_recorder *recorder, struct hr__recorded *loader, int
         ignore(recorder, before, loader->pid);
     }
     if (r == 0 && look->worker_count > loader->writer.worker_count) {
-        finish_file(loader, HR_RECORD_WORKERS_GREW);
-        return record_loader(recorder, loader->pid, fd, place, look);
+        r = finish_file(loader, HR_RECORD_WORKERS_GREW);
+        return r < 0 ? give_up(fd, r) : record_loader(recorder, loader->pid, fd, place, look);
     }
     loader->fd = fd;
     loader->place = place;
     loader->is_noted = true;
     loader->look = *look;
     memset(loader->batches_seen, 0, loader->writer.worker_count * sizeof *loader->batches_seen);
-    hr__rows_begin(loader, hr__now_ns());
+    int began = hr__rows_begin(loader, hr__now_ns());
+    if (r == 0 && began < 0) r = cannot_write(began, loader->path);
     return r;
 }
 
@@ -378,7 +391,7 @@ int hr_recorder_look(hr_recorder *recorder) {
     for (uint32_t i = 0; r == 0 && i < recorder->count; i++) {
         struct hr__recorded *loader = recorder->loaders[i];
         if (loader->fd >= 0) r = loader->is_noted ? look_at(loader, false) : leave(recorder, loader);
-        if (loader->fd < 0 && !hr__inner_pid(loader->pid)) finish_file(loader, HR_RECORD_JOB_ENDED);
+        if (r == 0 && loader->fd < 0 && !hr__inner_pid(loader->pid)) r = finish_file(loader, HR_RECORD_JOB_ENDED);
         loader->is_noted = false;
     }
     forget_ignored(recorder, 0);
@@ -399,18 +412,14 @@ void hr_recorder_glance(hr_recorder *recorder) {
 
 /* ---- the end ---- */
 
-static enum hr_record_end end_of(int code, enum hr_record_end end) {
-    bool is_full = code == -ENOSPC || code == -EDQUOT || code == -EFBIG;
-    return code == 0 ? end : is_full ? HR_RECORD_DISK_FULL : HR_RECORD_STOPPED;
-}
-
 int hr_recorder_end(hr_recorder *recorder, enum hr_record_end end) {
     if (!recorder) return 0;
     int code = recorder->failed;
     for (uint32_t i = 0; i < recorder->count; i++) {
         struct hr__recorded *loader = recorder->loaders[i];
         if (loader->fd >= 0 && code == 0) code = leave(recorder, loader);
-        finish_file(loader, end_of(code, end));
+        int r = finish_file(loader, end_of(code, end));
+        if (code == 0) code = r;
         free_loader(loader);
     }
     hr__free(recorder->loaders);

@@ -10,7 +10,6 @@
 #define MINUTE_NS (60 * HR_NS_PER_S)
 static const int64_t EARLY_NS =
     HR_NS_PER_S / 20; /* a row may be so much shorter, because looks are not exactly on time */
-static const int64_t LEAST_NS = HR_NS_PER_S / 100; /* a shorter rest at the end is no row */
 enum { MILLI = 1000 };
 
 static void *zeros(size_t count, size_t bytes) {
@@ -133,17 +132,6 @@ static void begin(const struct hr__recorded *loader, struct hr__interval *interv
     copy_totals(loader, &interval->before);
 }
 
-void hr__rows_begin(struct hr__recorded *loader, int64_t now_ns) {
-    bool is_first = !loader->totals.row.at_ns;
-    add_machine(loader);
-    if (is_first && loader->is_whole)
-        now_ns = loader->look.opened_ns;
-    else if (is_first)
-        add_look(loader, now_ns, now_ns); /* what was before the recording is no part of it */
-    begin(loader, &loader->second, now_ns);
-    begin(loader, &loader->minute, now_ns);
-}
-
 static void write_differences(const struct hr_record_row *now, const struct hr_record_row *before, int64_t length_ns,
                               struct hr_record_row *ret_row) {
     *ret_row = *now;
@@ -167,10 +155,12 @@ static void write_differences(const struct hr_record_row *now, const struct hr_r
 
 static int write_row(struct hr__recorded *loader, enum hr_record_part part, struct hr__interval *interval) {
     struct hr_record_row row;
+    int64_t length_ns = loader->totals.row.at_ns - interval->began_ns;
     uint32_t count = loader->writer.worker_count;
+    if (length_ns <= 0) return 0; /* no look was since it began */
     struct hr_record_worker *workers = zeros(count, sizeof *workers);
     if (!workers) return -ENOMEM;
-    write_differences(&loader->totals.row, &interval->before.row, loader->totals.row.at_ns - interval->began_ns, &row);
+    write_differences(&loader->totals.row, &interval->before.row, length_ns, &row);
     for (uint32_t i = 0; i < count; i++) {
         const struct hr_record_worker *now = &loader->totals.workers[i], *before = &interval->before.workers[i];
         workers[i] = (struct hr_record_worker){.fetch_ns = now->fetch_ns - before->fetch_ns,
@@ -185,18 +175,37 @@ static int write_row(struct hr__recorded *loader, enum hr_record_part part, stru
     return r;
 }
 
-static bool is_over(const struct hr__interval *interval, int64_t now_ns, bool is_last) {
-    return now_ns - interval->began_ns >= (is_last ? LEAST_NS : interval->length_ns - EARLY_NS);
+static bool is_over(const struct hr__interval *interval, int64_t now_ns) {
+    return now_ns - interval->began_ns >= interval->length_ns - EARLY_NS;
+}
+
+int hr__rows_begin(struct hr__recorded *loader, int64_t now_ns) {
+    bool is_first = !loader->minute.began_ns;
+    int r = 0;
+    if (!is_first && is_over(&loader->minute, now_ns)) {
+        r = write_row(loader, HR_RECORD_MINUTES, &loader->minute);
+        is_first = true;
+    }
+    add_machine(loader);
+    if (!loader->totals.row.at_ns && loader->is_whole)
+        now_ns = loader->look.opened_ns;
+    else if (!loader->totals.row.at_ns)
+        add_look(loader, now_ns, now_ns); /* what was before the recording is no part of it */
+    begin(loader, &loader->second, now_ns);
+    if (is_first) begin(loader, &loader->minute, now_ns);
+    return r;
 }
 
 int hr__rows_add(struct hr__recorded *loader, int64_t now_ns, bool is_last) {
-    int r = 0;
     /* An epoch that has ended leaves its last call of next() and its workers as they were. */
     bool goes_on = !is_last || !hr__inner_pid(loader->pid);
     add_look(loader, now_ns, goes_on ? now_ns : 0);
-    if (!is_over(&loader->second, now_ns, is_last)) return 0;
+    if (!is_last && !is_over(&loader->second, now_ns)) return 0;
     add_machine(loader);
-    r = write_row(loader, HR_RECORD_SECONDS, &loader->second);
-    if (r == 0 && is_over(&loader->minute, now_ns, is_last)) r = write_row(loader, HR_RECORD_MINUTES, &loader->minute);
-    return r;
+    int r = write_row(loader, HR_RECORD_SECONDS, &loader->second);
+    return r == 0 && is_over(&loader->minute, now_ns) ? write_row(loader, HR_RECORD_MINUTES, &loader->minute) : r;
+}
+
+int hr__rows_end(struct hr__recorded *loader) {
+    return write_row(loader, HR_RECORD_MINUTES, &loader->minute);
 }

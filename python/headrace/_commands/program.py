@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 import sys
 
-from headrace._base.program import find, places
+from headrace._base import program
 
 
 def become(arguments: list[str]) -> int:
     """Replaces this process by the program. Returns the exit code of a usage error if that fails."""
-    path = find()
+    path = program.find()
     if path is None:
-        looked = ", ".join(str(place) for place in places())
+        looked = ", ".join(str(place) for place in program.places())
         print(
             f"headrace: the program headrace, which has {' '.join(['the command', *arguments[:1]])}, is not in "
             f"{looked} or in PATH; install the package headrace again",

@@ -179,6 +179,7 @@ class Loader(Options):
             if (count := getattr(self, name)) is not None or name != "batch_size":
                 setattr(self, name, _options.check_count(name, count))
         _options.check_number("timeout", self.timeout, 0)
+        _options.check_record("record", self.record)
         if self.batch_size is not None and self.batch_size < 1:
             raise ValueError(f"batch_size should be at least 1, or None for no batches, but got {self.batch_size}")
         if self.prefetch_factor < 1:
