@@ -72,6 +72,7 @@ struct hr__shown {
     int64_t opened_ns;
     char name[HR_LOOK_NAME_BYTES]; /* the line that made it */
     _Atomic uint32_t used_count;   /* workers that get tasks: the first ones. 0: all, in a loader that is older */
+    uint64_t recording;            /* which recorder takes it; 0: none was asked for */
 
     _Alignas(HR_CACHE_LINE) _Atomic uint64_t epoch;
     _Atomic uint64_t step;            /* batches of this epoch that the loop has */
