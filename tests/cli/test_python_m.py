@@ -75,6 +75,7 @@ def test_help_lists_all_commands() -> None:
         "help",
         "index",
         "replay",
+        "report",
         "run",
         "top",
     }
@@ -85,7 +86,7 @@ def test_module_knows_what_the_program_knows() -> None:
     """The words come from the program itself, so that a new command of it is tried here, too."""
     refused = run("nonsense")
     words = refused.stderr.split("there is ")[1].rstrip().split(", ")
-    assert len(words) == 11
+    assert len(words) == 12
     for word in words:
         asked, expected = python_m(word, "--help"), run(word, "--help")
         assert (asked.returncode, asked.stdout, asked.stderr) == (expected.returncode, expected.stdout, expected.stderr)
