@@ -17,7 +17,7 @@ ROWS = [
     {"os"},
     {"arena"},
     {"batch", "crew", "board"},
-    {"frozen", "loader", "sampler", "cache", "launch", "image", "source"},
+    {"frozen", "loader", "sampler", "cache", "launch", "image", "source", "record"},
 ]
 RANK = {folder: rank for rank, row in enumerate(ROWS) for folder in row}
 
@@ -35,6 +35,7 @@ PUBLIC |= {
     "lines": "source",
     "launch": "launch",
     "look": "arena",
+    "record": "record",
     "show": "arena",
 }
 PUBLIC |= {"cache": "cache", "cache_files": "cache", "cache_samples": "cache", "cache_shared": "cache"}

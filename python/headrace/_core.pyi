@@ -3,6 +3,7 @@
 
 import collections.abc
 from collections.abc import Callable, ItemsView, Iterable, KeysView, ValuesView
+from os import PathLike
 from typing import IO, Any, Literal, NoReturn, SupportsIndex, final
 
 from typing_extensions import Self, disjoint_base
@@ -368,6 +369,50 @@ class Tokens:
     def read(self, index: int, count: int, length: int, tokens: Any, labels: Any, /) -> None: ...
     def gather(self, indices: Any, tokens: Any, labels: Any, /) -> None: ...
     def lengths(self, first: int, target: Any, /) -> None: ...
+
+@final
+class Recording:
+    """The file of a loader in a recording. Each property makes new objects, so keep them."""
+
+    def __new__(cls, path: str | bytes | PathLike[str]) -> Recording: ...
+    @property
+    def identity(self) -> dict[str, Any]:
+        """name, pid, loader, rank, world_size, workers, queue_room, cores, opened_ns, began_ns, memory_bytes, host,
+        command, version."""
+    @property
+    def ended(self) -> str:
+        """Why it ends: "" (the recorder still runs, or was killed), "the job ended", "it was stopped", "disk full",
+        "the number of workers grew" (it goes on in another file)."""
+    @property
+    def ended_ns(self) -> int: ...
+    @property
+    def torn(self) -> int: ...
+    @property
+    def clocks(self) -> list[tuple[int, int]]: ...
+    @property
+    def seconds(self) -> dict[str, memoryview]:
+        """at_ns, real_ns, length_ns, epoch, step, batches, samples, bytes, errors, inside_ns, start_ns, starts,
+        wait_ns, pin_ns, draw_ns, rebuild_ns, restarts, bad_samples, queue_count, used_bytes, cores_busy, cores_allowed,
+        throttled_ns, memory_available: int64, oldest first. cores_*: thousandths."""
+    @property
+    def minutes(self) -> dict[str, memoryview]: ...
+    @property
+    def second_workers(self) -> list[dict[str, memoryview]]:
+        """For each worker: fetch_ns, collate_ns, wait_ns, cpu_ns, private_bytes."""
+    @property
+    def minute_workers(self) -> list[dict[str, memoryview]]: ...
+    @property
+    def histograms(self) -> list[tuple[int, list[int], list[int]]]: ...
+    @property
+    def slowest(self) -> list[tuple[int, int, int, int]]:
+        """ns, index, worker, began_ns (of the batch): the slowest first, at most 256."""
+    @property
+    def batches(self) -> dict[str, memoryview]:
+        """worker, number, task, began_ns, fetch_ns, collate_ns, bytes, slowest_index (-1: not known), slowest_ns
+        (0: its samples were not timed)."""
+    @property
+    def steps(self) -> dict[str, memoryview]:
+        """at_ns, epoch, step (from 1), inside_us (-1: the first of an epoch)."""
 
 def deal(n: int, position: int, world_size: int, rank: int, drop_last: bool, /) -> tuple[int, int, int, int]: ...
 def advance(n: int, position: int, world_size: int, batch_size: int, steps: int, /) -> int: ...

@@ -26,6 +26,7 @@
  *     exchange/  batches between a worker and the trainer: _core.Loader, Port, Tasks, Iterator and Lease
  *     frozen/    frozen data: _core.freeze, thaw, Frozen, Builder and the views
  *     image/     images as recipes: _core.Picture
+ *     record/    recordings of what loaders did: _core.Recording
  *     rows/      rows of numbers that are gathered in C: _core.Columns and Rows
  *     sampler/   orders of samples, parts of ranks and plans of batches: _core.Order
  *     source/    samples from the files of users: _core.Tokens, Tar, Index and Indexing

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HEADRACE_CORE_RECORD_RECORD_H
+#define HEADRACE_CORE_RECORD_RECORD_H
+
+#include "core.h"
+
+/*
+ * Recordings of what loaders did: what module.c adds to the module.
+ *
+ *     recording.c   _core.Recording, the file of a loader
+ *     columns.c     numbers of many entries, as columns
+ */
+
+extern PyTypeObject RecordingType;
+
+/* The 64-bit numbers of many entries by column. `names`: `count` of them. Python sees a dict of memoryviews. */
+struct core_columns {
+    PyObject *arrays; /* a list of bytes; owned */
+    int64_t **at;     /* of each column; owned */
+    const char *const *names;
+    Py_ssize_t count;
+};
+
+/* Makes columns of `length` zeros. Returns -1 with an exception; core_columns_free is fine in both cases. */
+int core_columns_make(struct core_columns *columns, const char *const *names, Py_ssize_t count, uint64_t length);
+/* Returns the dict of the columns, a new reference. NULL: exception. */
+PyObject *core_columns_dict(const struct core_columns *columns);
+void core_columns_free(struct core_columns *columns);
+
+#endif
