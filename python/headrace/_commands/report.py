@@ -26,6 +26,9 @@ may be in the same folder; copy those of other machines into it.
 """
 
 
+_NOTHING = "there is no recording in this folder, whose files end with .hrr; HEADRACE_RECORD=FOLDER writes one"
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "headrace report", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -49,8 +52,8 @@ def _write_trace(recorded: list[Recorded], asked: argparse.Namespace) -> None:
     print(f"{printable(asked.trace)}: {counted(spans, 'span')} of headrace; open it in ui.perfetto.dev")
     if torchs and not spans:
         print(
-            f"headrace report: warning: nothing was recorded within a second of {printable(asked.torchs)}; it is of another "
-            "run, or of a time of which the recording no longer has the steps",
+            f"headrace report: warning: nothing was recorded within a second of {printable(asked.torchs)}; it is of "
+            "another run, or of a time of which the recording no longer has the steps",
             file=sys.stderr,
         )
 
@@ -60,7 +63,7 @@ def _report(asked: argparse.Namespace) -> None:
     for complaint in complaints:
         print(f"headrace report: {printable(complaint)}", file=sys.stderr)
     if not recorded:
-        raise Failed(None if complaints else f"{asked.recording}: there is no recording")
+        raise Failed(None if complaints else f"{printable(asked.recording)}: {_NOTHING}")
     jobs = jobs_of(recorded)
     print(summary.describe_all(jobs, asked.recording, bool(asked.output)))
     if asked.output:

@@ -11,7 +11,7 @@ from headrace._report.numbers import wait_by_length
 from headrace._report.ranks import Job
 from headrace._report.recorded import NO_SAMPLE, NO_STEP, NS, Recorded, Rows, quantile_ns, sum_histograms
 from headrace._report.summary import replay_line, slow_indices
-from headrace._report.words import brief, count, counted, duration, rate, share, size
+from headrace._report.words import brief, count, counted, duration, printable, rate, share, size
 
 _MOST_STRIPS = 12  # workers, or ranks, that have a strip of their own
 _MOST_LINES = 8  # workers that have a line of their own in the figure of memory
@@ -23,8 +23,9 @@ _RANK_HEIGHT = 40
 
 
 def escaped(text: str) -> str:
-    """Returns a text for HTML. Control characters, which a page may not have, become question marks."""
-    return html.escape("".join(letter if letter.isprintable() else "?" for letter in text))
+    """Returns a text for HTML. Control characters, which a page may not have, become question marks; a line does not
+    end before a %."""
+    return html.escape(printable(text)).replace(" %", "\u00a0%")
 
 
 def figure(title: str, about: str, content: str, name: str = "") -> str:
@@ -98,7 +99,9 @@ def memory(one: Recorded) -> str:
     top = svg.round_up(max(map(max, private)) / 2**20) * 2**20
     more = "" if one.workers <= _MOST_LINES else f"; the first {_MOST_LINES} of {one.workers}"
     content = _over_time(one.rows, [("a", column) for column in private], top, "private memory of workers", size)
-    return figure("Private memory of each worker", f"after a fork, with what it still shares with its parent{more}", content)
+    return figure(
+        "Private memory of each worker", f"after a fork, with what it still shares with its parent{more}", content
+    )
 
 
 # ---- phases ----
@@ -148,11 +151,11 @@ def phases(one: Recorded) -> str:
     found = []
     for text, first, last in _minutes(one) if one.workers else ():
         strips = "".join(
-            f'<span>worker {worker}</span>{_strip(one, worker, first, last)}'
+            f"<span>worker {worker}</span>{_strip(one, worker, first, last)}"
             for worker in range(min(one.workers, _MOST_STRIPS))
         )
-        start = (first - _ends(one.rows)[0]) / NS
-        xs = f"<span>{escaped(duration(max(0.0, start)))}</span><span>{escaped(duration((last - first) / NS))} later</span>"
+        start_s = max(0, first - _ends(one.rows)[0]) / NS
+        xs = f"<span>{duration(start_s)}</span><span>{duration((last - first) / NS)} later</span>"
         about = f"{text}: {key('a', 'samples')} {key('b', 'collating and writing the batch')}"
         if one.workers > _MOST_STRIPS:
             about += f"; the first {_MOST_STRIPS} of {one.workers} workers"
@@ -224,7 +227,7 @@ def _steps_of(one: Recorded) -> tuple[list[int], list[float]]:
 
 def ranks(job: Job) -> str:
     """Draws the waits of the ranks side by side, by step."""
-    if len(job.loaders) < 2:  # noqa: PLR2004
+    if len(job.loaders) < 2:
         return ""
     curves = [_steps_of(one) for one in job.loaders[:_MOST_STRIPS]]
     if not all(at for at, _ in curves):
@@ -233,13 +236,16 @@ def ranks(job: Job) -> str:
     top = svg.round_up(max(max(ms) for _, ms in curves))
     strips = "".join(
         f"<span>rank {one.rank}</span>" + svg.drawing(
-            svg.base(_RANK_HEIGHT) + svg.curve(svg.by_pixel(at, ms, first, last, svg.STRIP_WIDTH), top, "b", _RANK_HEIGHT),
+            svg.base(_RANK_HEIGHT)
+            + svg.curve(svg.by_pixel(at, ms, first, last, svg.STRIP_WIDTH), top, "b", _RANK_HEIGHT),
             f"waits of rank {one.rank}", _RANK_HEIGHT, svg.STRIP_WIDTH,
         )
         for one, (at, ms) in zip(job.loaders, curves, strict=False)
     )  # fmt: skip
     xs = f"<span>step {count(first)}</span><span>{count(last)}</span>"
-    about = f"time inside next() of each step, to {brief(top * 1e6)}; {counted(job.steps, 'step')} are known of all ranks"
+    about = (
+        f"time inside next() of each step, to {brief(top * 1e6)}; {counted(job.steps, 'step')} are known of all ranks"
+    )
     if len(job.loaders) > _MOST_STRIPS:
         about += f"; the first {_MOST_STRIPS} of {len(job.loaders)} ranks"
     content = f'<div class="plot rank">{strips}<div class="xs">{xs}</div></div>'

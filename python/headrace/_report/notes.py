@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user should know next to the verdict: growing memory, workers that died, samples that were left out."""
+"""Notes that a user should read next to the verdict: growing memory, workers that died, samples that were left out."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def notes_on(job: Job) -> list[str]:
     missing = job.loaders[0].world_size - len(job.loaders)
     if missing > 0 and job.loaders[0].rank >= 0:
         notes.append(
-            f"The recording has {len(job.loaders)} of {job.loaders[0].world_size} ranks: a rank that it does not have may "
-            "be the slowest one."
+            f"The recording has {len(job.loaders)} of {job.loaders[0].world_size} ranks: a rank that it does not have "
+            "may be the slowest one."
         )
     notes += sorted({f"The recording ends early: {one.ended}." for one in job.loaders if one.ended == "disk full"})
     return notes

@@ -35,7 +35,7 @@ class SlowSamples:
 
 @dataclass(frozen=True)
 class Numbers:
-    """What a loader did in its epochs, without the first steps. Times are seconds, shares are 0 to 1."""
+    """The numbers of a loader in its epochs, without the first steps. Times are seconds, shares are 0 to 1."""
 
     steps: int = 0
     seconds: float = 0.0  # from the begin of each epoch to its last batch

@@ -36,10 +36,10 @@ def _about(job: Job) -> str:
     one = job.loaders[job.worst]
     if not len(one.rows):
         return f"{one.path}: nothing was recorded"
-    began_s = one.real_ns(one.rows["at_ns"][0]) / NS
+    began = time.gmtime(one.real_ns(one.rows["at_ns"][0]) / NS)
     parts = [
         f"{one.host}, pid {one.pid}" + (f", rank {one.rank}" if len(job.loaders) > 1 else ""),
-        f"recorded for {duration(seconds_of(one.rows))} from {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(began_s))} UTC",
+        f"recorded for {duration(seconds_of(one.rows))} from {time.strftime('%Y-%m-%d %H:%M:%S', began)} UTC",
         one.ended or "the recording has no end: the recorder still runs, or was killed",
         f"headrace {one.version}",
     ]
@@ -51,7 +51,8 @@ def _texts(job: Job) -> str:
     facts = "".join(f"<dt>{escaped(label)}</dt><dd>{escaped(text)}</dd>" for label, text in facts_on(job))
     noted = "".join(f'<div class="note">{escaped(note)}</div>' for note in notes.notes_on(job))
     return (
-        f'<h2>{escaped(name_of(job))}</h2><p class="soft">{escaped(_about(job))}<br><code>{escaped(one.command)}</code></p>'
+        f'<h2>{escaped(name_of(job))}</h2><p class="soft">{escaped(_about(job))}<br/>'
+        f"<code>{escaped(one.command)}</code></p>"
         f"{_verdict(job)}{noted}<dl>{facts}</dl>"
     )
 
@@ -72,7 +73,8 @@ def make(jobs: Sequence[Job], folder: str) -> str:
     title = f"headrace report: {escaped(folder)}"
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>'
-        f'{title}</title><meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f'{title}</title><meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<link rel="icon" href="data:,">'
         f'<style>{STYLE}</style></head><body><h1>{title}</h1><p class="soft">{escaped(UPPER_BOUND)}</p>'
         f"{''.join(parts)}</body></html>\n"
     )

@@ -9,6 +9,8 @@ from headrace import _core
 from headrace._report.recorded import Hour, Recorded, Rows, Slow
 
 _SUFFIX = ".hrr"
+_KNOWN = ("name", "pid", "loader", "rank", "world_size", "workers", "queue_room", "opened_ns", "host", "command",
+          "cores", "version")  # fmt: skip
 
 
 def read(path: Path) -> tuple[list[Recorded], list[str]]:
@@ -25,11 +27,9 @@ def read(path: Path) -> tuple[list[Recorded], list[str]]:
 def _read_file(path: Path) -> Recorded:
     file = _core.Recording(path)
     known = file.identity
-    names = ("name", "pid", "loader", "rank", "world_size", "workers", "queue_room", "opened_ns", "host", "command", "cores",
-             "version")  # fmt: skip
     return Recorded(
         path=str(path),
-        **{name: known[name] for name in names},
+        **{name: known[name] for name in _KNOWN},
         ended=file.ended,
         seconds=Rows(file.seconds, file.second_workers),
         minutes=Rows(file.minutes, file.minute_workers),

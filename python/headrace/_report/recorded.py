@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recording in memory: the loaders of a folder, as columns of numbers. The rules, the figures and the trace read it."""
+"""A recording in memory: the loaders of a folder, as columns of numbers, for the rules, the figures and the trace."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Case:
-    """What the rules see: the numbers of a loader, and the rank that is behind the others, if the loader has ranks."""
+    """The input of the rules: the numbers of a loader, and the rank that is behind the others, if it has ranks."""
 
     numbers: Numbers
     lag: Lag | None = None
@@ -115,8 +115,9 @@ def slow_samples(case: Case) -> Verdict | None:
     return Verdict(
         "slow samples",
         "Slow samples",
-        f"{share(slow.share)} of the waiting is for {share(slow.batches)} of the batches: they have a sample that takes "
-        f"over 10 times the median of {brief(slow.median_ns)}" + (f". The slowest ones: {which}." if which else "."),
+        f"{share(slow.share)} of the waiting is for {share(slow.batches)} of the batches: they have a sample that "
+        f"takes over 10 times the median of {brief(slow.median_ns)}"
+        + (f". The slowest ones: {which}." if which else "."),
         "`headrace replay` makes single samples, to see why they are slow. A larger prefetch_factor hides single slow "
         "ones.",
     )
@@ -150,7 +151,7 @@ def storage(case: Case) -> Verdict | None:
             "storage",
             "Storage: a cold disk",
             f"{text} A batch took {numbers.first_pass:.1f} times as long in the first epoch as in the second.",
-            "Later epochs read from memory. `headrace cache warm` or a copy on a local disk makes the first one faster.",
+            "Later epochs read from memory. `headrace cache warm` or a copy on a local disk makes the first faster.",
         )
     return Verdict(
         "storage",
@@ -192,7 +193,10 @@ def too_few(case: Case) -> Verdict | None:
     if not _are_busy(numbers):
         return None
     return Verdict(
-        "too few", "Too few workers", f"{_busy_words(numbers)}, and {free}.", f"About {_enough(numbers)} would be enough."
+        "too few",
+        "Too few workers",
+        f"{_busy_words(numbers)}, and {free}.",
+        f"About {_enough(numbers)} would be enough.",
     )
 
 
@@ -205,8 +209,12 @@ def unknown(case: Case) -> Verdict:
         "rebuilding batches": numbers.rebuild_s,
         "for first batches": numbers.start_s,
     }
-    listed = ", ".join(f"{share(s / numbers.seconds)} {name}" for name, s in parts.items() if s / numbers.seconds > 0.01)
-    workers = f" {_busy_words(numbers)}, with CPU for {share(numbers.cpu)} of that" if numbers.workers else " No workers"
+    listed = ", ".join(
+        f"{share(s / numbers.seconds)} {name}" for name, s in parts.items() if s / numbers.seconds > 0.01
+    )
+    workers = (
+        f" {_busy_words(numbers)}, with CPU for {share(numbers.cpu)} of that" if numbers.workers else " No workers"
+    )
     return Verdict(
         "unknown",
         "The cause is not known",

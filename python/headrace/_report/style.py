@@ -24,7 +24,8 @@ dt { color: var(--soft); } dd { margin: 0; }
 figure { margin: 0; padding: .8rem; background: var(--card); border-radius: 6px; min-width: 0; }
 .wide { grid-column: 1 / -1; }
 figcaption { margin-bottom: .4rem; } figcaption small { display: block; }
-.plot { display: grid; grid-template-columns: max-content 1fr; gap: .2rem .5rem; font-size: .75rem; color: var(--soft); }
+.plot { display: grid; grid-template-columns: max-content 1fr; gap: .2rem .5rem; font-size: .75rem;
+  color: var(--soft); }
 .ys { display: flex; flex-direction: column; justify-content: space-between; text-align: right; line-height: 1; }
 .xs { display: flex; justify-content: space-between; grid-column: 2; gap: .5rem; }
 svg { display: block; width: 100%; height: 9rem; } .strip svg { height: 1rem; } .rank svg { height: 2.2rem; }

@@ -11,7 +11,7 @@ from headrace._report import notes, rules
 from headrace._report.numbers import Numbers
 from headrace._report.ranks import Job
 from headrace._report.recorded import NO_SAMPLE, Recorded, quantile_ns, sum_histograms
-from headrace._report.words import brief, count, counted, duration, printable, rate, share, size
+from headrace._report.words import brief, count, counted, duration, printable, rate, share
 
 _COLUMNS = 80
 _LABEL = 10
@@ -57,7 +57,9 @@ def _wait_text(job: Job) -> str:
         return ""
     parts = {"workers": numbers.workers_s, "pinning": numbers.pin_s, "sampler": numbers.draw_s,
              "rebuilding": numbers.rebuild_s}  # fmt: skip
-    listed = ", ".join(f"{name} {share(s / numbers.seconds)}" for name, s in parts.items() if s / numbers.seconds > 0.001)
+    listed = ", ".join(
+        f"{name} {share(s / numbers.seconds)}" for name, s in parts.items() if s / numbers.seconds > 0.001
+    )
     text = share(numbers.wait) + (f" ({listed})" if listed else "")
     if job.wait is not None:
         text = f"{share(job.wait)} (slowest rank of each step); rank {job.loaders[job.worst].rank}: {text}"

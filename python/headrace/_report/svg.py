@@ -42,7 +42,7 @@ def by_pixel(xs: Sequence[float], ys: Sequence[float], first: float, last: float
 
 def _runs(pixels: Sequence[Pixel]) -> Iterable[Sequence[Pixel]]:
     """Divides a curve where nothing was recorded."""
-    distances = sorted(later.x - one.x for one, later in zip(pixels, pixels[1:], strict=False))
+    distances = sorted(later.x - one.x for one, later in itertools.pairwise(pixels))
     most = max(2, _GAP * distances[len(distances) // 2]) if distances else 0
     start = 0
     for at in range(1, len(pixels)):

@@ -99,7 +99,7 @@ def write(recorded: Sequence[Recorded], path: Path, torchs: Path | None) -> int:
     if torchs is not None and any(isinstance(event, dict) and "ts" in event for event in trace["traceEvents"]):
         first, last = _limits(trace)
         events = [event for event in events if event["ph"] == "M"
-                  or (event["ts"] <= last + _AROUND_US and event["ts"] + event["dur"] >= first - _AROUND_US)]  # fmt: skip
+                  or first - _AROUND_US - event["dur"] <= event["ts"] <= last + _AROUND_US]  # fmt: skip
     trace["traceEvents"] = [*trace["traceEvents"], *events]
     data = json.dumps(trace, separators=(",", ":")).encode()
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)

@@ -106,14 +106,20 @@ def _steps(rows: Rows, per_s: float, workers: int, wait: float, slow_every: int)
 
 
 def week() -> Recorded:
-    """Makes the recording of a week: minutes, seconds of the last two hours, and the newest batches; nothing is even."""
+    """Makes the recording of a week: minutes, and seconds of the last two hours; nothing is even."""
     minutes = 7 * 24 * 60
     uneven = [int((0.2 + 0.6 * (at * 7919 % 1000) / 1000) * 60 * S) for at in range(minutes)]
     seconds = [int((at * 104729 % 1000) / 1000 * S) for at in range(7200)]
     growing = [(400 << 20) + at * (1 << 18) * 3 for at in range(minutes)]
     one = run(count=minutes, length_s=60, per_s=9, workers=16, private=growing, more={"inside_ns": uneven})
     end_ns = OPENED + minutes * 60 * S
-    worker = {"fetch_ns": S // 2, "collate_ns": S // 10, "wait_ns": 2 * S // 5, "cpu_ns": S // 2, "private_bytes": growing[-1]}
+    worker = {
+        "fetch_ns": S // 2,
+        "collate_ns": S // 10,
+        "wait_ns": 2 * S // 5,
+        "cpu_ns": S // 2,
+        "private_bytes": growing[-1],
+    }
     newest = rows_of(7200, 1, end_ns, workers=16, worker=worker, batches=9, samples=72, inside_ns=seconds,
                      cores_allowed=16000, memory_available=32 << 30, queue_count=3)  # fmt: skip
     return replace(one, minutes=one.seconds, seconds=newest)

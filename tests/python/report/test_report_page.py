@@ -78,7 +78,9 @@ def test_axis_ends_at_a_round_number(value: float, top: float) -> None:
 
 
 def test_names_are_escaped() -> None:
-    one = run(name=HOSTILE, command=HOSTILE, host=HOSTILE, version=HOSTILE, ended=HOSTILE, slow_every=50, rank=0, world_size=2)
+    one = run(
+        name=HOSTILE, command=HOSTILE, host=HOSTILE, version=HOSTILE, ended=HOSTILE, slow_every=50, rank=0, world_size=2
+    )
     other = run(name=HOSTILE, host=HOSTILE, rank=1, world_size=2, wait=0.2)
     text = page.make(jobs_of([one, other]), HOSTILE)
     assert not re.search("<script|\x1b|\u202e", text)
@@ -102,11 +104,12 @@ def browser() -> Iterator[check_site.Browser]:
         browser.close()
 
 
-def test_browser_shows_the_page_without_a_request(
-    browser: check_site.Browser, tmp_path: Path, long: Recorded
-) -> None:
+def test_browser_shows_the_page_without_a_request(browser: check_site.Browser, tmp_path: Path, long: Recorded) -> None:
     """Light and dark, on a telephone and on a wide screen: no request, no complaint, no scrolling to the side."""
-    ranks = [run(rank=rank, world_size=16, wait=0.1 + rank / 50, slow_every=50, name=HOSTILE + 99 * "x") for rank in range(16)]
+    ranks = [
+        run(rank=rank, world_size=16, wait=0.1 + rank / 50, slow_every=50, name=HOSTILE + 99 * "x")
+        for rank in range(16)
+    ]
     pages = {"week": page_of(long), "ranks": page_of(*ranks), "empty": page_of(run(count=0))}
     backs = set()
     for (name, text), width, scheme in itertools.product(pages.items(), (400, 1400), ("light", "dark")):

@@ -29,9 +29,9 @@ CASES = [
     ({"per_s": 1, "count": 60}, "short", ["40 steps in 40 s"]),
     ({"wait": 0.029}, "trainer", ["waits for data 2.9 % of its time"]),
     ({"wait": 0.01, "busy": 0.1, "workers": 8}, "trainer", ["8 workers are busy 10 %", "num_workers=1 would"]),
-    ({"wait": 0.1, "start": 0.11}, "starting", ["6.49 s of the 12.4 s", "59 epochs, 110 ms each", "persistent_workers"]),
+    ({"wait": 0.1, "start": 0.11}, "starting", ["6.49 s of the 12.4 s", "59 epochs, 110 ms each"]),
     ({"wait": 0.1, "start": 0.09}, "too few", []),
-    ({"slow_every": 50}, "slow samples", ["100 % of the waiting is for 2.0 % of the batches", "2.97 ms", "0 (400 ms), 400 ("]),
+    ({"slow_every": 50}, "slow samples", ["100 % of the waiting is for 2.0 % of", "2.97 ms", "0 (400 ms), 400 ("]),
     ({"collate": 0.41}, "collate", ["41 % of the workers' busy time", "77.9 ms a batch"]),
     ({"cpu": 0.49}, "storage", ["use the CPU for 49 % of that", "about 6 workers"]),
     ({"cpu": 0.49, "used": 15}, "no cores", []),
@@ -89,7 +89,7 @@ def test_cold_disk_is_named() -> None:
 def test_minutes_are_used_where_seconds_are_gone() -> None:
     one = run(count=600, length_s=60)
     newest = rows_of(60, 1, OPENED + 600 * 60 * S, workers=4, batches=20,
-                     worker={name: 0 for name in one.seconds.of_workers[0]})  # fmt: skip
+                     worker=dict.fromkeys(one.seconds.of_workers[0], 0))  # fmt: skip
     both = replace(one, minutes=one.seconds, seconds=newest)
     assert len(both.rows) == 599 + 60
     assert sum(both.rows["batches"]) == 599 * 1200 + 60 * 20
