@@ -133,16 +133,23 @@ def _minutes(one: Recorded) -> list[tuple[str, int, int]]:
     return found
 
 
-def _strip(one: Recorded, worker: int, first: int, last: int) -> str:
+_Times = list[tuple[float, float]]
+
+
+def _busy_times(one: Recorded, first: int, last: int) -> dict[int, tuple[_Times, _Times]]:
+    """Returns when each worker made samples, and when it collated."""
     names = ("worker", "began_ns", "fetch_ns", "collate_ns")
-    fetches, collates = [], []
-    for which, began, fetch, collate in zip(*(one.batches[name] for name in names), strict=True):
-        if which == worker and began < last and began + fetch + collate > first:
-            fetches.append((began, began + fetch))
-            collates.append((began + fetch, began + fetch + collate))
-    content = "".join(
-        svg.spans(times, first, last, name, _STRIP_HEIGHT) for times, name in ((fetches, "a"), (collates, "b"))
-    )
+    found: dict[int, tuple[_Times, _Times]] = {worker: ([], []) for worker in range(one.workers)}
+    for worker, began, fetch, collate in zip(*(one.batches[name] for name in names), strict=True):
+        fetched = began + fetch
+        if worker in found and began < last and fetched + collate > first:
+            found[worker][0].append((began, fetched))
+            found[worker][1].append((fetched, fetched + collate))
+    return found
+
+
+def _strip(worker: int, times: tuple[_Times, _Times], first: int, last: int) -> str:
+    content = "".join(svg.spans(each, first, last, name, _STRIP_HEIGHT) for each, name in zip(times, "ab", strict=True))
     return svg.drawing(content, f"phases of worker {worker}", _STRIP_HEIGHT, svg.STRIP_WIDTH)
 
 
@@ -150,8 +157,9 @@ def phases(one: Recorded) -> str:
     """Draws what each worker does, in the last and in the worst minute."""
     found = []
     for text, first, last in _minutes(one) if one.workers else ():
+        busy = _busy_times(one, first, last)
         strips = "".join(
-            f"<span>worker {worker}</span>{_strip(one, worker, first, last)}"
+            f"<span>worker {worker}</span>{_strip(worker, busy[worker], first, last)}"
             for worker in range(min(one.workers, _MOST_STRIPS))
         )
         start_s = max(0, first - _ends(one.rows)[0]) / NS
