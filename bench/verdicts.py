@@ -4,7 +4,7 @@
     python bench/verdicts.py [--times 5] [--only NAME...] [--keep FOLDER]
 
 Each job runs for about 15 s in processes of its own, with HEADRACE_RECORD. "too few" needs a core that no other program
-uses, and others need one, too: before each run the script waits until the machine is idle, and says if it never was.
+uses: the script waits for it, and leaves this job out if there is none.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ class Data:
     def __len__(self):
         return self.count
     def __getitem__(self, index):
-        burn(self.cpu_s)
-        time.sleep(self.sleep_s + self.cold_s)
+        if self.cpu_s:
+            burn(self.cpu_s)
+        if self.sleep_s + self.cold_s:
+            time.sleep(self.sleep_s + self.cold_s)
         if self.slow_every and index % self.slow_every == 7:
             time.sleep(0.4)
         return np.float32(index)
@@ -65,6 +67,7 @@ def meet():
         sys.stdout.write("step\\n"); sys.stdout.flush(); sys.stdin.readline()
 
 exec(os.environ["STAGE"])
+ends_at = time.monotonic() + float(os.environ["SECONDS"])
 loader = make(data)
 for epoch in range(epochs):
     if epoch and data.cold_s:
@@ -73,6 +76,8 @@ for epoch in range(epochs):
     for batch in loader:
         time.sleep(step_s)
         meet()
+        if time.monotonic() > ends_at:
+            sys.exit()
 """
 
 
@@ -84,29 +89,32 @@ class Stage:
     kinds: Sequence[str]  # the verdicts that are right
     ranks: int = 1
     words: Sequence[str] = field(default=())  # of the verdict's text
+    free_cores: float = 0.0  # that the machine has to have besides, else the verdict is rightly another one
 
 
+SECONDS = 16  # after which a job ends, if its epochs have not ended before
 STAGES = {
-    "slow samples": Stage("data = Data(8 * 1300, sleep_s=0.0005, slow_every=160)", ["slow samples"]),
-    "collate": Stage("options |= dict(num_workers=1, collate_fn=SlowCollate()); data = Data(8 * 600)", ["collate"]),
-    "storage": Stage("data = Data(8 * 700, sleep_s=0.005)", ["storage"]),
+    "slow samples": Stage("data = Data(10**6, sleep_s=0.0005, slow_every=160)", ["slow samples"]),
+    "collate": Stage("options |= dict(num_workers=1, collate_fn=SlowCollate()); data = Data(10**6)", ["collate"]),
+    "storage": Stage("data = Data(10**6, sleep_s=0.005)", ["storage"]),
     "cold disk": Stage(
         "epochs = 2; data = Data(8 * 300, sleep_s=0.003); data.cold_s = 0.005", ["storage"], words=["the first epoch"]
     ),
     "starting": Stage(
         "epochs = 25; options['worker_init_fn'] = SlowStart(); data = Data(8 * 20)", ["starting"]
     ),
-    "one rank": Stage("data = Data(8 * 600, sleep_s=0.006 if rank else 0.0001)", ["rank"], ranks=2, words=["Rank 1"]),
+    "one rank": Stage("data = Data(10**6, sleep_s=0.006 if rank else 0.0001)", ["rank"], ranks=2, words=["Rank 1"]),
     "too few": Stage(
-        "options['num_workers'] = 1; step_s = 0.01; data = Data(8 * 400, cpu_s=0.0025, sleep_s=0.0015)", ["too few"]
+        "options['num_workers'] = 1; step_s = 0.01; data = Data(10**6, cpu_s=0.0025, sleep_s=0.0015)", ["too few"],
+        free_cores=1.6,
     ),
-    "no cores": Stage("options['num_workers'] = 4 * os.cpu_count(); data = Data(8 * 1000, cpu_s=0.004)", ["no cores"]),
-    "trainer": Stage("options['num_workers'] = 4; step_s = 0.02; data = Data(8 * 700, cpu_s=0.0002)", ["trainer"]),
-    "trainer, two ranks": Stage("step_s = 0.02; data = Data(8 * 600, cpu_s=0.0002)", ["trainer"], ranks=2),
-    "trainer, no workers": Stage("options['num_workers'] = 0; step_s = 0.02; data = Data(8 * 700)", ["trainer"]),
+    "no cores": Stage("options['num_workers'] = 4 * os.cpu_count(); data = Data(10**6, cpu_s=0.004)", ["no cores"]),
+    "trainer": Stage("options['num_workers'] = 4; step_s = 0.02; data = Data(10**6, cpu_s=0.0002)", ["trainer"]),
+    "trainer, two ranks": Stage("step_s = 0.02; data = Data(10**6, cpu_s=0.0002)", ["trainer"], ranks=2),
+    "trainer, no workers": Stage("options['num_workers'] = 0; step_s = 0.02; data = Data(10**6)", ["trainer"]),
     "short": Stage("step_s = 0.02; data = Data(8 * 100, sleep_s=0.005)", ["short"]),
 }  # fmt: skip
-IDLE_CORES, PATIENCE_S = 1.6, 120
+PATIENCE_S = 60  # for a machine that has free cores
 
 
 def idle_cores(seconds: float) -> float:
@@ -121,17 +129,17 @@ def idle_cores(seconds: float) -> float:
     return (idle_ticks() - before) / os.sysconf("SC_CLK_TCK") / seconds
 
 
-def wait_until_idle() -> float:
-    """Waits for a machine without other work. Returns the idle cores of the last look."""
+def wait_for_cores(count: float) -> float:
+    """Waits until cores are idle. Returns how many are, by the last look."""
     deadline = time.monotonic() + PATIENCE_S
-    while (idle := idle_cores(1)) < min(IDLE_CORES, 0.8 * (os.cpu_count() or 1)) and time.monotonic() < deadline:
+    while (idle := idle_cores(2)) < count and time.monotonic() < deadline:
         pass
     return idle
 
 
 def run(stage: Stage, folder: Path) -> None:
     """Runs the ranks of a job. Each writes a line after each step, and goes on when all have written theirs."""
-    env = {**os.environ, "HEADRACE_RECORD": str(folder), "STAGE": stage.code}
+    env = {**os.environ, "HEADRACE_RECORD": str(folder), "STAGE": stage.code, "SECONDS": str(SECONDS)}
     if stage.ranks == 1:
         subprocess.run([sys.executable, "-c", JOB], env=env, check=True)
         return
@@ -166,7 +174,11 @@ def main() -> None:
     right, total = 0, 0
     for turn in range(asked.times):
         for name in asked.only:
-            stage, idle = STAGES[name], wait_until_idle()
+            stage = STAGES[name]
+            idle = wait_for_cores(stage.free_cores)
+            if idle < stage.free_cores:
+                print(f"{name:20} not tried: {idle:.1f} cores are idle, and it needs {stage.free_cores}", flush=True)
+                continue
             with tempfile.TemporaryDirectory() as temporary:
                 folder = (asked.keep or Path(temporary)) / f"{name.replace(' ', '-')}-{turn}"
                 folder.mkdir(parents=True)

@@ -99,16 +99,18 @@ def without_first_steps(rows: Rows) -> Rows:
     return rows.chosen([before >= SKIPPED_STEPS for before, _ in zip(done, rows["batches"], strict=False)])
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
+def _mean_cores(rows: Rows, name: str) -> float:
+    """Returns the mean of a column of cores over time: rows may be seconds or minutes."""
+    lengths = rows["length_ns"]
+    total = sum(cores * length for cores, length in zip(rows[name], lengths, strict=True))
+    return total / sum(lengths) / _THOUSANDTHS if sum(lengths) else 0.0
 
 
 def _free_cores(rows: Rows, cores: int) -> float:
     """Returns the cores that more workers could use: those that are idle, and that the job may use."""
     seconds = rows.sum_s("length_ns")
     own = rows.sum_of_workers_s("cpu_ns") / seconds if seconds else 0.0
-    allowed = _mean(rows["cores_allowed"]) / _THOUSANDTHS
-    return max(0.0, min(cores - _mean(rows["cores_busy"]) / _THOUSANDTHS, allowed - own))
+    return max(0.0, min(cores - _mean_cores(rows, "cores_busy"), _mean_cores(rows, "cores_allowed") - own))
 
 
 def _first_pass(rows: Rows) -> float:
@@ -146,7 +148,7 @@ def numbers_of(one: Recorded) -> Numbers:
         busy=busy_s / all_s if all_s else 0.0,
         collate=collate_s / busy_s if busy_s else 0.0,
         cpu=rows.sum_of_workers_s("cpu_ns") / busy_s if busy_s else 0.0,
-        cores=_mean(rows["cores_allowed"]) / _THOUSANDTHS,
+        cores=_mean_cores(rows, "cores_allowed"),
         free=_free_cores(rows, one.cores),
         throttled=rows.sum_s("throttled_ns") / rows.sum_s("length_ns") if len(rows) else 0.0,
         first_pass=_first_pass(rows),
