@@ -52,6 +52,7 @@ class Numbers:
     busy: float = 0.0  # the share of their time in which workers have a batch to make
     collate: float = 0.0  # of the busy time
     cpu: float = 0.0  # CPU time as a share of the busy time
+    delay: float = 0.0  # the time in which they wait for a core, as a share of the busy time
     cores: float = 0.0  # that the job may use
     free: float = 0.0  # of these
     throttled: float = 0.0  # the share of time in which a quota stops the job
@@ -148,6 +149,7 @@ def numbers_of(one: Recorded) -> Numbers:
         busy=busy_s / all_s if all_s else 0.0,
         collate=collate_s / busy_s if busy_s else 0.0,
         cpu=rows.sum_of_workers_s("cpu_ns") / busy_s if busy_s else 0.0,
+        delay=rows.sum_of_workers_s("delay_ns") / busy_s if busy_s else 0.0,
         cores=_mean_cores(rows, "cores_allowed"),
         free=_free_cores(rows, one.cores),
         throttled=rows.sum_s("throttled_ns") / rows.sum_s("length_ns") if len(rows) else 0.0,

@@ -20,7 +20,7 @@ FEWER = 2  # workers: to need fewer by less is not worth a change
 MOST = 0.5  # of a whole, or of all steps
 COLLATES = 0.4  # of the busy time
 BUSY = 0.8
-HALF_OF_BUSY = 0.5  # less CPU than that means that a worker waits for something else
+HALF_OF_BUSY = 0.5  # a worker that has less CPU, and waits less for a core, waits for something else
 COLD = 1.5  # times as long in the first pass as in the second
 FULL = 0.9  # of the cores
 THROTTLED = 0.1  # of the time
@@ -138,9 +138,9 @@ def collate(case: Case) -> Verdict | None:
 
 
 def storage(case: Case) -> Verdict | None:
-    """Waits for a disk. Without a free core a worker has little CPU, too, so this rule needs one."""
+    """Without a free core workers have little CPU, too: the time in which they wait for one does not count."""
     numbers = case.numbers
-    if not _are_busy(numbers) or numbers.cpu >= HALF_OF_BUSY or _are_cores_full(numbers):
+    if not _are_busy(numbers) or numbers.cpu + numbers.delay >= HALF_OF_BUSY:
         return None
     text = (
         f"The workers are busy {share(numbers.busy)} of their time, and use the CPU for {share(numbers.cpu)} of that: "

@@ -50,6 +50,7 @@ def run(
     workers: int = 4,
     busy: float = 0.95,
     cpu: float = 0.95,
+    delay: float = 0.0,
     collate: float = 0.1,
     cores: float = 16,
     used: float = 5,
@@ -63,11 +64,11 @@ def run(
     **fields: Any,
 ) -> Recorded:
     """Makes a recording. Shares are of the time: `wait` of the loop, `start` of first batches; `busy` of a worker;
-    `cpu` and `collate` of the busy time. `used`: cores of the machine. Each `slow_every`th batch has a slow sample, and
+    `cpu`, `delay` and `collate` of the busy time. `used`: cores of the machine. Each `slow_every`th batch has a slow sample, and
     is waited for."""
     ns = length_s * S
     worker = {"fetch_ns": ns * busy * (1 - collate), "collate_ns": ns * busy * collate, "wait_ns": ns * (1 - busy),
-              "cpu_ns": ns * busy * cpu, "private_bytes": private}  # fmt: skip
+              "cpu_ns": ns * busy * cpu, "delay_ns": ns * busy * delay, "private_bytes": private}  # fmt: skip
     values = {"batches": per_s * length_s, "samples": 8 * per_s * length_s, "bytes": MS * per_s * length_s,
               "inside_ns": wait * ns, "wait_ns": wait * ns, "start_ns": start * ns, "starts": int(start > 0),
               "queue_count": 1, "cores_busy": 1000 * used, "cores_allowed": 1000 * cores,
@@ -118,6 +119,7 @@ def week() -> Recorded:
         "collate_ns": S // 10,
         "wait_ns": 2 * S // 5,
         "cpu_ns": S // 2,
+        "delay_ns": 0,
         "private_bytes": growing[-1],
     }
     newest = rows_of(7200, 1, end_ns, workers=16, worker=worker, batches=9, samples=72, inside_ns=seconds,
