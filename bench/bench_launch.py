@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace._commands.program import find
+from headrace._base.program import find
 from measure import QUICK, Goal, Key, Row, run_all
 
 SCRIPT = Path(__file__).resolve().parent / "launch_script.py"

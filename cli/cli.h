@@ -10,13 +10,14 @@
 
 enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 
-/* `headrace cache`, `completion`, `exec`, `index`, `run` and `top`, with the program's own arguments. They return the
- * exit code. */
+/* `headrace cache`, `completion`, `exec`, `index`, `record`, `run` and `top`, with the program's own arguments. They
+ * return the exit code. */
 int cache_command(int argc, char **argv);
 int index_command(int argc, char **argv);
 int run_command(int argc, char **argv);
 int exec_command(int argc, char **argv);
 int completion_command(int argc, char **argv);
+int record_command(int argc, char **argv);
 int top_command(int argc, char **argv);
 /* Replaces this process by the interpreter, which runs the command argv[1] of `python -m headrace`, so that signals
  * reach it and its exit code is returned. Returns only if that fails. */

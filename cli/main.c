@@ -90,6 +90,8 @@ static const struct command commands[] = {
      "explain a message of headrace, by the key of its page or" INDENT "by its words"},
     {"index", NULL, NULL, index_command, "FILE... [OPTION...]",
      "write where the samples of tar and text files are, next to" INDENT "each file; see `headrace index --help`"},
+    {"record", NULL, NULL, record_command, "-o FOLDER PID...",
+     "record what the loaders of a running job do, for `headrace" INDENT "report`; see `headrace record --help`"},
     {"replay", NULL, NULL, become_python, "SOURCE INDEX... [OPTION...]",
      "make samples of a dataset in the foreground, to see why one" INDENT "fails; see `headrace replay --help`"},
     {"report", NULL, NULL, become_python, "RECORDING [OPTION...]",

@@ -106,6 +106,11 @@ int64_t top_wall_s(void);
 /* Looks at all loaders that can be found by their sockets, and walks over other processes for at most `slice_ns`;
  * INT64_MAX: until all have been walked. */
 void top_find(struct top *top, int64_t slice_ns);
+/* Reads the process and the descriptor of a loader from a line of /proc/net/unix. Returns false if it is none. */
+bool top_read_socket(const char *line, int *ret_pid, int *ret_fd);
+/* Returns true if a process has another namespace than this one. That of a process that may not be read is not known.
+ */
+bool top_is_elsewhere(int pid, const char *kind);
 /* The innermost pid of a process: the one that it sees itself; 0: there is no such process. */
 int top_inner_pid(int pid);
 
@@ -117,6 +122,8 @@ enum top_visited top_visit(struct top *top, int pid, int fd, bool is_by_socket);
 void top_begin_look(struct top *top);
 void top_end_look(struct top *top);
 void top_free(struct top *top);
+/* The parent of a process; 0: not known. */
+int top_parent_of(int pid);
 /* Reads a number after spaces, and moves the text behind it. Returns false if it begins with no number, or with one
  * that is too large. */
 bool top_read_number(const char **text, int base, uint64_t *ret_number);

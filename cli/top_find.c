@@ -13,7 +13,7 @@
 /* ---- by sockets ---- */
 
 /* A line of /proc/net/unix ends with the name. Those of loaders are @headrace/UID/PID/FD. */
-static bool read_name(const char *line, int *ret_pid, int *ret_fd) {
+bool top_read_socket(const char *line, int *ret_pid, int *ret_fd) {
     static const char prefix[] = " @headrace/";
     const char *name = strstr(line, prefix);
     uint64_t numbers[3]; /* user, pid, descriptor */
@@ -37,7 +37,7 @@ static bool find_by_sockets(struct top *top) {
     size_t room = 0;
     int pid, fd;
     while (file && getline(&line, &room, file) > 0)
-        if (read_name(line, &pid, &fd)) has_others |= top_visit(top, pid, fd, true) == TOP_ELSEWHERE;
+        if (top_read_socket(line, &pid, &fd)) has_others |= top_visit(top, pid, fd, true) == TOP_ELSEWHERE;
     free(line);
     if (file) fclose(file);
     return has_others;
@@ -51,9 +51,7 @@ static bool read_link(const char *path, char *ret_text, size_t bytes) {
     return length > 0;
 }
 
-/* Returns true if a process has another namespace than this one. That of a process that may not be read is not known.
- */
-static bool is_elsewhere(int pid, const char *kind) {
+bool top_is_elsewhere(int pid, const char *kind) {
     char path[64], theirs[64], own[64];
     snprintf(path, sizeof path, "/proc/%d/ns/%s", pid, kind);
     if (!read_link(path, theirs, sizeof theirs)) return false;
@@ -103,7 +101,7 @@ static void walk(struct top *top, int64_t slice_ns, bool is_all) {
     if (top->walked_next == top->walked_count) list_processes(top);
     while (top->walked_next < top->walked_count && top_now_ns() < end_ns) {
         int pid = top->walked[top->walked_next++];
-        if (is_all || is_elsewhere(pid, "net") || is_elsewhere(pid, "pid")) walk_process(top, pid);
+        if (is_all || top_is_elsewhere(pid, "net") || top_is_elsewhere(pid, "pid")) walk_process(top, pid);
     }
     if (top->walked_next == top->walked_count) top->has_walked = true;
 }

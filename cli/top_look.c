@@ -29,7 +29,7 @@ int64_t top_wall_s(void) {
 
 /* ---- which processes are wanted ---- */
 
-static int parent_of(int pid) {
+int top_parent_of(int pid) {
     char path[64], line[128];
     uint64_t parent = 0;
     snprintf(path, sizeof path, "/proc/%d/status", pid);
@@ -43,7 +43,7 @@ static int parent_of(int pid) {
 /* The command line names trainers, or processes that have started them. */
 static bool is_wanted(const struct top *top, int pid) {
     if (!top->pid_count) return true;
-    for (int i = 0; pid > 0 && i < MAX_ANCESTORS; i++, pid = parent_of(pid))
+    for (int i = 0; pid > 0 && i < MAX_ANCESTORS; i++, pid = top_parent_of(pid))
         for (int k = 0; k < top->pid_count; k++)
             if (top->pids[k] == pid) return true;
     return false;

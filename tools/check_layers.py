@@ -36,6 +36,7 @@ PUBLIC |= {
     "launch": "launch",
     "look": "arena",
     "record": "record",
+    "recorder": "record",
     "show": "arena",
 }
 PUBLIC |= {"cache": "cache", "cache_files": "cache", "cache_samples": "cache", "cache_shared": "cache"}

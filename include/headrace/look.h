@@ -62,6 +62,7 @@ struct hr_arena_look {
     uint64_t bad_samples;
     uint64_t used_bytes; /* shared memory now */
     bool has_stopped;    /* its workers are being ended */
+    uint64_t recording;  /* which recording it belongs to, by record=; 0: to no one's */
     /* Microseconds inside next() of step n (from 1) at n % HR_LOOK_STEPS; HR_LOOK_NO_STEP: the first of an epoch. */
     uint32_t step_us[HR_LOOK_STEPS];
     /* When that call of next() ended: the low 32 bits of its time in microseconds, and 0 if it was not timed. */
@@ -88,6 +89,18 @@ struct hr_worker_look {
  * may be NULL. HR_E_CORRUPT: it is no arena, or it was cut; HR_E_VERSION: it shows nothing to this version; HR_E_STATE:
  * it is not ready yet; -EAGAIN: its numbers do not fit each other. */
 HR_API int hr_arena_look(int fd, struct hr_arena_look *ret_look, struct hr_worker_look *ret_workers, uint32_t room);
+
+/* The work of a worker at a moment. */
+struct hr_glance {
+    enum hr_phase phase;
+    uint64_t task;
+    uint64_t sample; /* its place in the task; HR_NO_SAMPLE: none since it took the task */
+    uint64_t index;  /* of that sample; HR_NO_SAMPLE: not known */
+};
+
+/* Looks only at the work of the first `room` workers, so that it can be called many times a second. Returns how many
+ * there are. Errors as hr_arena_look. */
+HR_API int hr_arena_glance(int fd, struct hr_glance *ret_glances, uint32_t room);
 
 /* One of the last batches of a worker. */
 struct hr_batch_look {

@@ -151,7 +151,7 @@ typedef struct hr_record hr_record;
 HR_API int hr_record_open(const char *path, hr_record **ret_record);
 HR_API hr_record *hr_record_close(hr_record *record);
 
-/* What loader it is; valid until the file is closed. */
+/* The loader that it is of; valid until the file is closed. */
 HR_API const struct hr_record_identity *hr_record_identity_of(const hr_record *record);
 HR_API void hr_record_look(const hr_record *record, struct hr_record_info *ret_info);
 

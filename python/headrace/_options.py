@@ -14,6 +14,7 @@ import inspect
 import math
 import numbers
 import operator
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -176,6 +177,15 @@ def _check_device(name: str, value: Any) -> None:
     is_known = value is None or isinstance(value, (str, int)) or type(value).__module__ == "torch"
     if not is_known or isinstance(value, bool):
         raise TypeError(f'{name} should be "cuda", "cuda:N", "cpu" or None, but got {value!r}')
+
+
+def check_record(name: str, value: Any) -> Any:
+    """Returns the option record. Raises TypeError, ValueError."""
+    if value is not None and not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"{name} should be a folder or None, but got {value!r}")
+    if value is not None and not os.fspath(value):
+        raise ValueError(f"{name} should be a folder or None, but got {value!r}")
+    return value
 
 
 def _one_of(*words: str) -> Callable[[str, Any], None]:
@@ -364,6 +374,12 @@ class Options:
         takes the memory of a batch there. 0: each batch is sent when the loop asks for it.""",
         numpy="It has no effect here.",
     )
+    record: str | os.PathLike[str] | None = _row(
+        None,
+        check_record,
+        """a folder in which another process records what this loader does, for `headrace report`; it is made if it is
+        missing. HEADRACE_RECORD in the environment does it for all loaders of a script. More is in docs/seeing.md.""",
+    )
 
 
 class ArenaLimit:
@@ -384,7 +400,7 @@ class ArenaLimit:
 
 TABLE: dict[str, Option] = {name: row for name, row in vars(Options).items() if isinstance(row, Option)}
 DEFAULTS = {name: row.default for name, row in TABLE.items()}
-_OF_LOADER = ("arena_limit", "seed", "steps_per_epoch", "device", "device_prefetch")
+_OF_LOADER = ("arena_limit", "seed", "steps_per_epoch", "device", "device_prefetch", "record")
 _POLICY = [name for name in TABLE if name not in _OF_LOADER]
 for _name, _default in DEFAULTS.items():
     setattr(Options, _name, _default)
@@ -471,7 +487,7 @@ class Policy(Options):
     """The options of a loader that say what to do if a worker cannot be started, dies or stalls, or if a sample fails.
 
     They are a copy, checked, which also goes to the workers. Not among them are arena_limit, seed, steps_per_epoch,
-    device and device_prefetch, which a loader reads when it needs them, because a subclass of torch's DataLoader may
+    device, device_prefetch and record, which a loader reads when it needs them, because a subclass of torch's DataLoader may
     have attributes of these names.
     """
 

@@ -153,6 +153,7 @@ static void fill(const struct file *file, struct hr_arena_look *ret_look) {
                                    .world_size = shown->world_size,
                                    .queue_room = shown->queue_room,
                                    .opened_ns = shown->opened_ns,
+                                   .recording = shown->recording,
                                    .epoch = load(&shown->epoch),
                                    .step = load(&shown->step),
                                    .wait_since_ns = load(&shown->wait_since_ns),
@@ -229,6 +230,28 @@ int hr_arena_look(int fd, struct hr_arena_look *ret_look, struct hr_worker_look 
     }
     if (r == 0) *ret_look = look;
     return r;
+}
+
+static int glance(const struct file *file, uint32_t worker, struct hr_glance *ret_glance) {
+    struct hr__worker record;
+    struct hr_worker_status status;
+    _Atomic uint64_t index;
+    uint64_t record_at = file->shown->records_at + (uint64_t)worker * file->shown->record_bytes;
+    uint64_t sight_at = file->shown->sights_at + (uint64_t)worker * file->shown->sight_bytes;
+    int r = read_part(file, record_at, &record, sizeof record);
+    if (r == 0) r = read_part(file, sight_at + offsetof(struct hr__sight, index), &index, sizeof index);
+    if (r < 0) return r;
+    hr__layout_read_status(&record, &status);
+    *ret_glance = (struct hr_glance){
+        .phase = status.phase, .task = status.task, .sample = status.sample, .index = load(&index) - 1};
+    return 0;
+}
+
+int hr_arena_glance(int fd, struct hr_glance *ret_glances, uint32_t room) {
+    struct file file;
+    int r = open_file(fd, &file);
+    for (uint32_t i = 0; r == 0 && i < file.shown->worker_count && i < room; i++) r = glance(&file, i, &ret_glances[i]);
+    return r < 0 ? r : (int)file.shown->worker_count;
 }
 
 /* ---- the last batches of a worker ---- */

@@ -35,6 +35,7 @@ struct hr_show {
     int32_t rank;
     int32_t world_size;
     int64_t opened_ns;
+    uint64_t recording;
     char name[HR_LOOK_NAME_BYTES];
 
     uint64_t counts[HR__COUNT_COUNT];
@@ -139,6 +140,7 @@ hr_show *hr_show_open(const struct hr_show_who *who) {
     show->page_fd = show->socket_fd = -1;
     show->rank = who->rank;
     show->world_size = who->world_size;
+    show->recording = who->recording;
     show->opened_ns = show->timed_ns = hr__now_ns();
     snprintf(show->name, sizeof show->name, "%s", who->name);
     for (int i = 0; i < HR_LOOK_STEPS; i++) show->step_us[i] = HR_LOOK_NO_STEP;
@@ -211,6 +213,7 @@ static void show_who(hr_show *show, uint32_t queue_room) {
     shown->world_size = show->world_size;
     shown->queue_room = queue_room;
     shown->opened_ns = show->opened_ns;
+    shown->recording = show->recording;
     memcpy(shown->name, show->name, sizeof shown->name);
     for (uint64_t i = 0; i < HR_LOOK_STEPS; i++) show_step(show, i);
     show_counts(show);

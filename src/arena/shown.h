@@ -71,6 +71,7 @@ struct hr__shown {
     uint32_t queue_room;
     int64_t opened_ns;
     char name[HR_LOOK_NAME_BYTES]; /* the line that made it */
+    uint64_t recording;            /* which recorder takes it; 0: none was asked for */
 
     _Alignas(HR_CACHE_LINE) _Atomic uint64_t epoch;
     _Atomic uint64_t step;            /* batches of this epoch that the loop has */

@@ -97,11 +97,18 @@ static uint64_t least_of_hierarchy(look *look_at, int version, char *group) {
     }
 }
 
-static uint64_t least_of_groups(const char *controller, look *look_at) {
+/* pid 0: of this process. */
+static FILE *open_groups(int pid) {
+    char path[64] = "/proc/self/cgroup";
+    if (pid) snprintf(path, sizeof path, "/proc/%d/cgroup", pid);
+    return open_file(path);
+}
+
+static uint64_t least_of_groups(int pid, const char *controller, look *look_at) {
     char group[LINE];
     uint64_t least = UINT64_MAX;
     int version;
-    FILE *file = open_file("/proc/self/cgroup");
+    FILE *file = open_groups(pid);
     if (!file) return least;
     while ((version = next_group(file, controller, group)) != NO_MORE)
         least = hr__min(least, least_of_hierarchy(look_at, version, group));
@@ -130,11 +137,11 @@ static uint64_t memory_headroom(int version, const char *group) {
 }
 
 uint64_t hr__cgroup_headroom(void) {
-    return least_of_groups("memory", memory_headroom);
+    return least_of_groups(0, "memory", memory_headroom);
 }
 
 uint64_t hr__cgroup_limit(void) {
-    return least_of_groups("memory", memory_limit);
+    return least_of_groups(0, "memory", memory_limit);
 }
 
 /* ---- processors and processes ---- */
@@ -162,7 +169,29 @@ static uint64_t cpu_quota(int version, const char *group) {
 }
 
 uint64_t hr__cgroup_millicores(void) {
-    return least_of_groups("cpu", cpu_quota);
+    return hr__cgroup_millicores_of(0);
+}
+
+uint64_t hr__cgroup_millicores_of(int pid) {
+    return least_of_groups(pid, "cpu", cpu_quota);
+}
+
+/* What is left of UINT64_MAX after the time that a group was throttled: so the least is that of the group that was
+ * throttled most, and UINT64_MAX means that it is not known. */
+static uint64_t not_throttled(int version, const char *group) {
+    enum { NS_PER_US = 1000 };
+    char path[PATH];
+    bool is_v2 = version == V2;
+    const char *root = is_v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/cpu";
+    uint64_t time =
+        hr__read_field(file_of(path, root, group, "cpu.stat"), is_v2 ? "throttled_usec " : "throttled_time ");
+    if (time == UINT64_MAX || !hr__mul(time, is_v2 ? NS_PER_US : 1, &time)) return UINT64_MAX;
+    return UINT64_MAX - hr__max(time, 1);
+}
+
+uint64_t hr__cgroup_throttled_ns(int pid) {
+    uint64_t rest = least_of_groups(pid, "cpu", not_throttled);
+    return rest == UINT64_MAX ? UINT64_MAX : UINT64_MAX - rest;
 }
 
 static uint64_t process_room(int version, const char *group) {
@@ -175,7 +204,7 @@ static uint64_t process_room(int version, const char *group) {
 }
 
 uint64_t hr__cgroup_process_room(void) {
-    return least_of_groups("pids", process_room);
+    return least_of_groups(0, "pids", process_room);
 }
 
 /* ---- kills ---- */

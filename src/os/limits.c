@@ -4,6 +4,9 @@
 #include "os.h"
 
 #include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -43,11 +46,41 @@ uint64_t hr__address_space_left(void) {
     return left;
 }
 
-uint32_t hr__core_count(void) {
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) return (uint32_t)CPU_COUNT(&set);
-    long online = sysconf(_SC_NPROCESSORS_ONLN); /* more cores than a cpu_set_t holds */
+uint32_t hr__machine_cores(void) {
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
     return online > 0 ? (uint32_t)online : 1;
+}
+
+uint32_t hr__core_count_of(int pid) {
+    cpu_set_t set;
+    if (sched_getaffinity(pid, sizeof set, &set) == 0) return (uint32_t)CPU_COUNT(&set);
+    return hr__machine_cores(); /* more cores than a cpu_set_t holds */
+}
+
+uint32_t hr__core_count(void) {
+    return hr__core_count_of(0);
+}
+
+/* The line "cpu" has the ticks of all cores: user, nice, system, idle, iowait, irq, softirq, steal. */
+uint64_t hr__machine_cpu_ns(void) {
+    enum { FIELDS = 8, IDLE = 3, IOWAIT = 4 };
+    char line[512] = "";
+    uint64_t ticks = 0;
+    FILE *file = fopen("/proc/stat", "re");
+    char *at = file ? fgets(line, sizeof line, file) : NULL;
+    if (file) fclose(file);
+    if (!at || strncmp(at, "cpu ", 4) != 0) return 0;
+    at += 4;
+    for (int i = 0; i < FIELDS; i++) {
+        uint64_t field = strtoull(at, &at, 10);
+        if (i != IDLE && i != IOWAIT) ticks += field;
+    }
+    return ticks * (uint64_t)(HR_NS_PER_S / sysconf(_SC_CLK_TCK));
+}
+
+void hr__host_name(char *ret_name, size_t bytes) {
+    if (gethostname(ret_name, bytes) < 0) snprintf(ret_name, bytes, "unknown");
+    ret_name[bytes - 1] = '\0';
 }
 
 uint32_t hr__usable_core_count(void) {

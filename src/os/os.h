@@ -186,6 +186,11 @@ struct hr__end {
 int hr__process_end(int pid, bool reaps, struct hr__end *ret_end);
 
 uint64_t hr__resident_bytes(int pid); /* 0: not known */
+uint64_t hr__private_bytes(int pid);  /* RssAnon: memory that is no file's; 0: not known */
+uint64_t hr__cpu_ns(int pid);         /* CPU time of all its threads, in ticks of 10 ms; 0: not known */
+/* For how long the first thread of a process could have run, and waited for a core. */
+uint64_t hr__delay_ns(int pid);
+int hr__inner_pid(int pid);           /* the pid that it sees itself; 0: not known */
 
 /* A process as /proc shows it. */
 struct hr__process {
@@ -390,6 +395,11 @@ uint64_t hr__cgroup_limit(void);        /* bytes in all */
 uint64_t hr__cgroup_millicores(void);   /* CPU quota, in thousandths of a core */
 uint64_t hr__cgroup_process_room(void); /* processes and threads that may still be started */
 
+uint64_t hr__cgroup_millicores_of(int pid); /* the CPU quota of another process */
+/* For how long the CPU quotas of a process, of its group or of a parent of that, have stopped it; UINT64_MAX: not
+ * known. */
+uint64_t hr__cgroup_throttled_ns(int pid);
+
 /* The number of processes that the kernel killed because memory ran out, in the cgroup of this process, or on the
  * machine if there is no cgroup. UINT64_MAX: not known. */
 uint64_t hr__oom_kill_count(void);
@@ -415,6 +425,11 @@ uint64_t hr__file_limit(void);
 uint64_t hr__available_memory(void);   /* bytes: the lower of MemAvailable and the headroom of the cgroups */
 uint64_t hr__address_space_left(void); /* bytes that can be mapped in one piece, of 16 TiB at most */
 uint32_t hr__core_count(void);         /* cores that this process may run on; at least 1 */
+uint32_t hr__core_count_of(int pid);   /* the same for another process */
+uint32_t hr__machine_cores(void);      /* all that are on */
+/* CPU time that all processes of the machine have used, in ns; 0: not known. */
+uint64_t hr__machine_cpu_ns(void);
+void hr__host_name(char *ret_name, size_t bytes);
 uint32_t hr__usable_core_count(void); /* such cores, and no more than the CPU quota of the cgroups allows; at least 1 */
 uint32_t hr__pid(void);
 /* Raises the number of files that may be open as far as this process may. Returns the one before; 0: it failed. */

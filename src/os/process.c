@@ -100,6 +100,41 @@ static void copy_line(char *to, size_t bytes, const char *from) {
     snprintf(to, bytes, "%.*s", (int)strcspn(from, "\n"), from);
 }
 
+static uint64_t number_of(const char *status, const char *name) {
+    return strtoull(status_of(status, name), NULL, 10);
+}
+
+uint64_t hr__private_bytes(int pid) {
+    enum { KIB = 1024 };
+    char status[4096];
+    return read_proc(pid, "status", status, sizeof status) ? number_of(status, "\nRssAnon:") * KIB : 0;
+}
+
+int hr__inner_pid(int pid) {
+    char status[4096], line[256], *last;
+    if (!read_proc(pid, "status", status, sizeof status)) return 0;
+    copy_line(line, sizeof line, status_of(status, "\nNSpid:"));
+    last = strrchr(line, '\t');
+    return (int)strtol(last ? last + 1 : line, NULL, 10);
+}
+
+uint64_t hr__cpu_ns(int pid) {
+    enum { FIELDS = 12 }; /* from the end of the name to the times */
+    char text[1024], *at;
+    if (!read_proc(pid, "stat", text, sizeof text)) return 0;
+    at = strrchr(text, ')');
+    for (int i = 0; at && i < FIELDS; i++) at = strchr(at + 1, ' ');
+    if (!at) return 0;
+    uint64_t user = strtoull(at, &at, 10), kernel = strtoull(at, NULL, 10);
+    return (user + kernel) * (uint64_t)(HR_NS_PER_S / sysconf(_SC_CLK_TCK));
+}
+
+uint64_t hr__delay_ns(int pid) {
+    char text[128], *second;
+    if (!read_proc(pid, "schedstat", text, sizeof text) || !(second = strchr(text, ' '))) return 0;
+    return strtoull(second + 1, NULL, 10);
+}
+
 /* Parses "NUMBER 0xADDRESS 0xOPERATION 0xVALUE 0xTIMEOUT ...". Returns true if the thread waits for a private futex of
  * its process, from which only another thread of the same process can wake it. */
 static bool is_endless_private_wait(const char *system_call) {

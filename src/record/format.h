@@ -165,7 +165,7 @@ struct hr__record_step {
     uint32_t rest_us; /* after at_ms */
 };
 
-/* Where a ring is in the file. */
+/* The place of a ring in the file. */
 struct hr__record_place {
     uint64_t at;
     uint32_t stride;

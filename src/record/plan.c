@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the parts of a recording's file are, and their checksums. The writer and the reader call it. */
+/* The places of the parts of a recording's file, and checksums. The writer and the reader call it. */
 #include <zlib.h>
 
 #include "base/base.h"

@@ -11,7 +11,7 @@
 
 enum { NS_PER_US = 1000, NS_PER_MS = 1000000, KIB = 1024 };
 
-/* Where the entries of a ring are in `bytes`, oldest first. */
+/* The places of the entries of a ring, oldest first. */
 struct found {
     uint32_t *places;
     uint32_t count;
@@ -24,7 +24,7 @@ struct hr_record {
     struct hr_record_info info;
     struct hr__record_place places[HR__RING_COUNT];
     struct found found[HR__RING_COUNT];
-    struct hr__record_now now; /* the newest; zeros: there is none */
+    struct hr__record_now now; /* the newest; zeros: it has no such entry */
     uint32_t slowest_count;
 };
 

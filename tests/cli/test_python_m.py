@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from headrace._commands import program
+from headrace._base import program
+from headrace._commands.program import become
 from program import PROGRAM, run
 
 
@@ -47,7 +48,7 @@ def test_exec_and_cache_are_the_programs() -> None:
 def test_program_of_this_package_comes_first(tmp_path: Path, packages: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Packages lie as `pip install --target site` puts them, and as in a prefix."""
     folder = tmp_path / packages
-    module = folder / "headrace" / "_commands" / "program.py"
+    module = folder / "headrace" / "_base" / "program.py"
     programs = folder / "bin" if packages == "site" else tmp_path / "bin"
     programs.mkdir(parents=True)
     shutil.copy2(PROGRAM, programs)
@@ -56,9 +57,9 @@ def test_program_of_this_package_comes_first(tmp_path: Path, packages: str, monk
 
 
 def test_missing_program_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(program, "_places", lambda: iter([Path("/nowhere/bin")]))
+    monkeypatch.setattr(program, "places", lambda: iter([Path("/nowhere/bin")]))
     monkeypatch.setenv("PATH", "/nowhere")
-    assert program.become(["run", "train.py"]) == 2
+    assert become(["run", "train.py"]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "which has the command run, is not in /nowhere/bin or in PATH; install the package" in error
@@ -74,6 +75,7 @@ def test_help_lists_all_commands() -> None:
         "exec",
         "help",
         "index",
+        "record",
         "replay",
         "report",
         "run",
@@ -86,7 +88,7 @@ def test_module_knows_what_the_program_knows() -> None:
     """The words come from the program itself, so that a new command of it is tried here, too."""
     refused = run("nonsense")
     words = refused.stderr.split("there is ")[1].rstrip().split(", ")
-    assert len(words) == 12
+    assert len(words) == 13
     for word in words:
         asked, expected = python_m(word, "--help"), run(word, "--help")
         assert (asked.returncode, asked.stdout, asked.stderr) == (expected.returncode, expected.stdout, expected.stderr)

@@ -18,6 +18,7 @@
 #include <headrace/face/launch.h>
 #include <headrace/face/loader.h>
 #include <headrace/face/machine.h>
+#include <headrace/face/recorder.h>
 #include <headrace/face/sampler.h>
 #include <headrace/face/show.h>
 

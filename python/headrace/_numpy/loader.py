@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import itertools
 import multiprocessing
+import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -105,6 +106,7 @@ class Loader(Options):
         repair: str | None = Options.repair,
         device: Any = Options.device,
         device_prefetch: int = Options.device_prefetch,
+        record: str | os.PathLike[str] | None = Options.record,
     ) -> None:
         if device is not None:
             raise ValueError(
@@ -177,6 +179,7 @@ class Loader(Options):
             if (count := getattr(self, name)) is not None or name != "batch_size":
                 setattr(self, name, _options.check_count(name, count))
         _options.check_number("timeout", self.timeout, 0)
+        _options.check_record("record", self.record)
         if self.batch_size is not None and self.batch_size < 1:
             raise ValueError(f"batch_size should be at least 1, or None for no batches, but got {self.batch_size}")
         if self.prefetch_factor < 1:
@@ -336,7 +339,7 @@ class Loader(Options):
     def _show_of(self) -> _core.Show:
         """Returns what shows this loader to observers, the same for all its epochs."""
         if self._show is None:
-            self._show = shown.new_show(self._line)
+            self._show = shown.new_show(self._line, self.record)
         return self._show
 
     def _dataset_of(self, policy: _options.Policy) -> Any:

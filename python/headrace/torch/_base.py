@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import inspect
 import multiprocessing
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -82,6 +83,7 @@ class DataLoader(Options, _torchs.DataLoader[_T_co]):
         repair: str | None = Options.repair,
         device: Any = Options.device,
         device_prefetch: int = Options.device_prefetch,
+        record: str | os.PathLike[str] | None = Options.record,
         **kwargs: Any,
     ) -> None:
         options = _options.own_of(locals())

@@ -66,7 +66,15 @@ def report_dataset(loader: Any) -> dict[str, Any]:
 
 def show_of(loader: Any) -> _core.Show:
     """Returns what shows a loader to observers, the same for all its epochs."""
-    return shows.get_or_make(loader, lambda: shown.new_show(_line_of(loader)))
+    return shows.get_or_make(loader, lambda: shown.new_show(_line_of(loader), _record_of(loader)))
+
+
+def _record_of(loader: Any) -> Any:
+    """Returns the option record of a loader."""
+    others = _per_loader.installed_options.get("record")
+    own = _options.own(loader, "record", others) if isinstance(loader, _base.DataLoader) else others
+    with _options.explained_as_attributes():
+        return _options.check_record("record", own)
 
 
 def _line_of(loader: Any) -> str | None:

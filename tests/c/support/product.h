@@ -143,7 +143,7 @@ static inline void open_product(struct product *product, const struct setting *s
                                         setting->limit_bytes};
     *product = (struct product){.setting = *setting};
     must(hr_loader_open(&options, &product->loader));
-    struct hr_show_who who = {"product.c:1", 0, 1};
+    struct hr_show_who who = {.name = "product.c:1", .world_size = 1};
     product->show = hr_show_open(&who);
     check(product->show != NULL);
     hr_show_attach(product->show, hr_loader_arena(product->loader), setting->workers * setting->prefetch);

@@ -16,7 +16,7 @@
 
 enum { BYTES = 1000, WORKERS = 2 };
 
-static const struct hr_show_who who = {"train.py:88", 1, 4};
+static const struct hr_show_who who = {.name = "train.py:88", .rank = 1, .world_size = 4, .recording = 99};
 
 /* A loader whose worker 0 is in this process. */
 struct room {
@@ -94,6 +94,7 @@ static void an_observer_sees_what_a_loader_shows(void **state) {
     assert_string_equal(look.name, "train.py:88");
     assert_int_equal(look.rank, 1);
     assert_int_equal(look.world_size, 4);
+    assert_int_equal(look.recording, 99);
     assert_int_equal(look.trainer_pid, getpid());
     assert_int_equal(look.worker_count, WORKERS);
     assert_int_equal(look.queue_room, 8);

@@ -100,6 +100,7 @@ def test_the_signature_has_torchs_names_and_headraces() -> None:
         "repair",
         "device",
         "device_prefetch",
+        "record",
     ]
     assert list(ours.parameters) == [*theirs.parameters, *own]
     assert inspect.signature(Headrace.__init__).parameters.keys() == {"self", *ours.parameters}

@@ -57,6 +57,8 @@ WRONG = [
     ("shutdown_timeout", 0, ValueError),
     ("shutdown_timeout", float("inf"), ValueError),
     ("shutdown_timeout", [5], TypeError),
+    ("record", 5, TypeError),
+    ("record", "", ValueError),
 ]
 
 

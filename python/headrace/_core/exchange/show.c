@@ -11,12 +11,15 @@ hr_show *show_of(PyObject *show) {
 }
 
 static int show_init(PyObject *self, PyObject *arguments, PyObject *keywords) {
-    static char *names[] = {"name", "rank", "world_size", NULL};
+    static char *names[] = {"name", "rank", "world_size", "recording", NULL};
     struct show *show = (struct show *)self;
-    struct hr_show_who who;
+    struct hr_show_who who = {.recording = 0};
+    unsigned long long recording = 0;
     PyObject *name;
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "Sii:Show", names, &name, &who.rank, &who.world_size))
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "Sii|K:Show", names, &name, &who.rank, &who.world_size,
+                                     &recording))
         return -1;
+    who.recording = recording;
     if (show->show) {
         PyErr_SetString(PyExc_RuntimeError, "headrace: the show is open already");
         return -1;
@@ -158,7 +161,8 @@ PyTypeObject ShowType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.Show",
     .tp_basicsize = sizeof(struct show),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "Shows observers a loader: Show(name (bytes), rank (-1: not known), world_size).",
+    .tp_doc = "Shows observers a loader: Show(name (bytes), rank (-1: not known), world_size, recording=0). "
+              "recording: which recorder takes it.",
     .tp_new = PyType_GenericNew,
     .tp_init = show_init,
     .tp_dealloc = show_dealloc,

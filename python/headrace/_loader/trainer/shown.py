@@ -5,10 +5,12 @@ numbers of `headrace.torch.stats` and the line at the end of an epoch."""
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from headrace import _core
 from headrace._base.units import in_duration
 from headrace._base.warn import log
+from headrace._loader.trainer import recording
 from headrace._ranks import callers, where
 from headrace._ranks.agreement import Agreement
 
@@ -18,15 +20,16 @@ _MEGABYTE = 1e6
 _MILLI = 1e3
 
 
-def new_show(made_by: str | None) -> _core.Show:
-    """Returns the Show of a loader. made_by: the line that made it; None: the line that iterates over it."""
+def new_show(made_by: str | None, record: Any = None) -> _core.Show:
+    """Returns the Show of a loader. made_by: the line that made it; None: the line that iterates over it. record: the
+    option."""
     try:
         place = where.find()
         rank, world_size = place.rank, place.world_size
     except (TypeError, ValueError):  # what the launcher says is wrong
         rank, world_size = -1, 1
     name = made_by or callers.line_of_caller()
-    return _core.Show(name.encode(errors="backslashreplace"), rank, world_size)
+    return _core.Show(name.encode(errors="backslashreplace"), rank, world_size, recording.number_of(record))
 
 
 def end_epoch(show: _core.Show) -> None:

@@ -38,6 +38,7 @@ OPTIONS = {  # every option that is headrace's own, with a value that is not its
     "repair": "auto",
     "device": "cpu",
     "device_prefetch": 2,
+    "record": "recording",  # in the folder of the script
 }
 
 engines: list[str] = []  # "torch" or "headrace" for every iterator that was made in this process

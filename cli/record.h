@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Declarations that the files of `headrace record` share. */
+#ifndef HR_CLI_RECORD_H
+#define HR_CLI_RECORD_H
+
+#include <headrace/face/recorder.h>
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+enum { RECORD_PIDS = 64 /* that the command line can name */ };
+
+/* A process that was named. */
+struct record_process {
+    int pid;
+    uint64_t started; /* in the kernel's ticks, so that another process with this pid is not taken for it */
+};
+
+/* Memory of a loader, and the descriptor by which it was found. */
+struct record_memory {
+    int pid, fd;
+    dev_t device;
+    ino_t inode;
+};
+
+struct record_pids {
+    int *all;
+    uint32_t count, room;
+};
+
+struct record {
+    hr_recorder *recorder;
+    struct record_process named[RECORD_PIDS];
+    int named_count;
+    bool has_descendants; /* loaders of the processes that they have started are recorded, too */
+    int failed;           /* the code of hr_recorder_add */
+
+    struct record_pids trainers;  /* processes that have loaders, or may have some */
+    struct record_pids strangers; /* that have loaders, and are no descendants */
+    struct record_memory *memories;
+    uint32_t memory_count, memory_room;
+    int64_t walk_ns; /* when the descriptors of trainers are walked again */
+    int64_t tree_ns; /* when new trainers are looked for */
+    int64_t search_ns;
+};
+
+/* When a process was started; 0: it has ended. */
+uint64_t record_started(int pid);
+/* Shows all memory of loaders to the recorder. Returns 0, or the code of hr_recorder_add. */
+int record_find(struct record *record);
+void record_free(struct record *record);
+
+#endif

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HR_RECORD_RECORDER_H
+#define HR_RECORD_RECORDER_H
+
+#include <headrace/face/recorder.h>
+
+#include "os/os.h"
+#include "writer.h"
+
+/*
+ * The recorder of a process or of several. It keeps of each loader what it has seen last, so that it can write what has
+ * been added since.
+ *
+ *     recorder.c   the loaders, and the order of things in a look
+ *     rows.c       seconds and minutes
+ *     slowest.c    histograms by hour, and the slowest samples
+ *     writer.c     their file
+ */
+
+/* A place of an arena's memory, as all descriptors of it show it. */
+struct hr__memory_place {
+    uint64_t device, inode;
+};
+
+/* The sums since the loader was made. They never fall, also where a look shows a smaller one because the work that goes
+ * on was estimated. */
+struct hr__totals {
+    struct hr_record_row row;         /* cores_busy: CPU time of the machine in ns */
+    struct hr_record_worker *workers; /* of all workers of the file */
+};
+
+/* A second or a minute that goes on. */
+struct hr__interval {
+    int64_t length_ns; /* that it should have */
+    int64_t began_ns;  /* 0: it has not begun */
+    struct hr__totals before;
+};
+
+/* The sample that a worker reads, as glances have shown it. */
+struct hr__reading {
+    uint64_t task, sample, index;
+    int64_t first_ns, last_ns; /* 0: it reads none */
+};
+
+struct hr__slow {
+    struct hr_record_sample sample;
+    bool is_measured; /* by the worker */
+};
+
+struct hr__recorded {
+    int pid; /* of the trainer, as this process sees it */
+    bool is_same_namespace;
+    bool is_whole; /* it was made after the recording began, so all that it has done is recorded */
+    int fd;        /* the memory; -1: the loader has none, between two epochs */
+    struct hr__memory_place place;
+    bool is_noted; /* since the last look */
+    bool has_changed;
+    char path[HR__PATH_BYTES];
+    struct hr__record_writer writer; /* fd -1: the file is complete */
+
+    struct hr_arena_look look;
+    struct hr_worker_look *workers; /* these have places for all workers of the file */
+    uint64_t *batches_seen;
+    uint64_t *cpu_ns; /* of the process that is this worker now */
+    uint64_t *delay_ns;
+    uint32_t *cpu_pids;
+    struct hr__reading *readings;
+
+    struct hr__totals totals;
+    struct hr__interval second, minute;
+    uint64_t epoch, step; /* the last one that is in the file, */
+    uint64_t done;        /* and how many there were until then, in all epochs */
+    struct hr_record_hour hour, hour_before;
+    struct hr__slow slowest[HR_RECORD_SLOWEST];
+    uint32_t slow_count;
+};
+
+/* ---- rows.c ---- */
+
+int hr__rows_make(struct hr__recorded *loader); /* -ENOMEM */
+void hr__rows_free(struct hr__recorded *loader);
+/* The loader has memory again, or for the first time: a second begins. A minute goes on over the time between two
+ * epochs, so that short epochs do not fill the ring of minutes. */
+int hr__rows_begin(struct hr__recorded *loader, int64_t now_ns);
+/* Adds what the last look shows, and writes the second and the minute if they are over; `is_last`: the memory goes away,
+ * and the second ends with it. */
+int hr__rows_add(struct hr__recorded *loader, int64_t now_ns, bool is_last);
+/* Writes the minute as far as it is. */
+int hr__rows_end(struct hr__recorded *loader);
+
+/* ---- slowest.c ---- */
+
+void hr__slowest_offer_batch(struct hr__recorded *loader, const struct hr_record_batch *batch);
+/* Notes what a worker reads now; NULL: nothing. */
+void hr__slowest_glance(struct hr__recorded *loader, uint32_t worker, const struct hr_glance *glance, int64_t now_ns);
+/* Writes the hour, if it is over, and what goes on. */
+int hr__slowest_write(struct hr__recorded *loader, int64_t now_ns);
+
+#endif
