@@ -92,13 +92,13 @@ class Stage:
     free_cores: float = 0.0  # that the machine has to have besides, else the verdict is rightly another one
 
 
-SECONDS = 16  # after which a job ends, if its epochs have not ended before
+SECONDS = 18  # after which a job ends, if its epochs have not ended before
 STAGES = {
     "slow samples": Stage("data = Data(10**6, sleep_s=0.0005, slow_every=160)", ["slow samples"]),
     "collate": Stage("options |= dict(num_workers=1, collate_fn=SlowCollate()); data = Data(10**6)", ["collate"]),
     "storage": Stage("data = Data(10**6, sleep_s=0.005)", ["storage"]),
     "cold disk": Stage(
-        "epochs = 2; data = Data(8 * 300, sleep_s=0.003); data.cold_s = 0.005", ["storage"], words=["the first epoch"]
+        "epochs = 2; data = Data(8 * 450, sleep_s=0.003); data.cold_s = 0.005", ["storage"], words=["the first epoch"]
     ),
     "starting": Stage(
         "epochs = 25; options['worker_init_fn'] = SlowStart(); data = Data(8 * 20)", ["starting"]

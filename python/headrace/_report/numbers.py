@@ -21,6 +21,7 @@ SKIPPED_STEPS = 20  # at the start: caches are cold then, and workers import
 _FAR = 10  # times the median: a slow sample
 _SHOWN_INDICES = 5
 _THOUSANDTHS = 1000
+_US = 1000  # nanoseconds
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,8 @@ def slow_samples(one: Recorded) -> SlowSamples | None:
     waits = _waits_by_batch(one)
     if not waits or not median_ns:
         return None
-    slow = [wait_us for slowest_ns, wait_us in waits if slowest_ns > _FAR * median_ns]
+    # A loop does not wait for a sample longer than that takes.
+    slow = [min(wait_us, slowest_ns / _US) for slowest_ns, wait_us in waits if slowest_ns > _FAR * median_ns]
     total_us = sum(wait_us for _, wait_us in waits)
     indices = [(sample.index, sample.ns) for sample in one.slowest
                if sample.ns > _FAR * median_ns and sample.index != NO_SAMPLE]  # fmt: skip

@@ -100,7 +100,7 @@ def _steps(rows: Rows, per_s: float, workers: int, wait: float, slow_every: int)
         "worker": [number % max(workers, 1) for number in kept], "number": [number + 1 for number in kept],
         "task": list(kept), "began_ns": [ns - step_ns for ns in at], "fetch_ns": [step_ns // 2] * count,
         "collate_ns": [step_ns // 10] * count, "bytes": [MS] * count, "slowest_index": [8 * n for n in kept],
-        "slowest_ns": [400 * MS if slow else 3 * MS for slow in is_slow],
+        "slowest_ns": [1000 * us if slow else 3 * MS for us, slow in zip(wait_us, is_slow, strict=True)],
     }  # fmt: skip
     slowest = [Slow(400 * MS, 8 * n, 0, ns) for n, ns, slow in zip(kept, at, is_slow, strict=True) if slow][:256]
     return steps, batches, slowest

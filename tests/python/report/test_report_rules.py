@@ -10,7 +10,7 @@ import pytest
 from headrace._report import notes, rules, summary
 from headrace._report.numbers import numbers_of
 from headrace._report.ranks import Job, jobs_of
-from headrace._report.recorded import Recorded
+from headrace._report.recorded import Hour, Recorded
 from recorded_runs import MS, OPENED, S, rows_of, run
 
 
@@ -197,6 +197,13 @@ def test_names_with_escape_characters_are_shown_harmless() -> None:
     text = summary.describe(job_of(run(name="\x1b[31mtrain.py\n:88", host="a\x07b", slow_every=50)))
     assert all(letter.isprintable() or letter == "\n" for letter in text)
     assert text.startswith("?[31mtrain.py?:88, pid 4187 on a?b: ")
+
+
+def test_samples_that_are_short_are_not_what_the_loop_waits_for() -> None:
+    """All batches have a sample of over 10 times the median, which still is nothing next to the wait of 15 ms."""
+    one = run(collate=0.6, hours=[Hour(OPENED, [0] * 9 + [1000] + [0] * 34, [0] * 44)])
+    short = {**one.batches, "slowest_ns": [7_000] * len(one.batches["task"])}
+    assert judged(replace(one, batches=short)).kind == "collate"
 
 
 def test_slow_samples_need_batches_that_were_timed() -> None:
