@@ -94,6 +94,9 @@ static const struct command commands[] = {
      "record what the loaders of a running job do, for `headrace" INDENT "report`; see `headrace record --help`"},
     {"replay", NULL, NULL, become_python, "SOURCE INDEX... [OPTION...]",
      "make samples of a dataset in the foreground, to see why one" INDENT "fails; see `headrace replay --help`"},
+    {"report", NULL, NULL, become_python, "RECORDING [OPTION...]",
+     "say from a recording why a training waited for its data, and" INDENT
+     "what to change; see `headrace report --help`"},
     {"run", NULL, NULL, run_command, "[OPTION...] SCRIPT [ARGUMENT...]",
      "start the ranks of a training job as torchrun does, and end" INDENT
      "all of them if one fails; see `headrace run --help`"},
@@ -121,7 +124,7 @@ static int show_help(FILE *to) {
     fputs("\n"
           "headrace brings samples to training processes. Use it from Python\n"
           "(from headrace.torch import DataLoader) or from C (headrace/headrace.h).\n"
-          "doctor, help and replay need Python. They use the interpreter that\n"
+          "doctor, help, replay and report need Python. They use the interpreter that\n"
           "HEADRACE_PYTHON names, or else the one in the directory of this program.\n",
           to);
     return 0;

@@ -21,7 +21,7 @@ from common import ROOT, list_files
 
 SOURCE = ROOT / "build/docs/source"
 SETTINGS = ROOT / "docs/site"  # conf.py and the tree of pages
-COMMANDS = ["", "run", "exec", "doctor", "replay", "help", "index", "top", "record", "completion", "cache"]
+COMMANDS = ["", "run", "exec", "doctor", "replay", "report", "help", "index", "top", "record", "completion", "cache"]
 COMMANDS += [f"cache {word}" for word in ("warm", "ls", "info", "verify", "rm", "gc")]
 _LINK = re.compile(r"\[(?P<words>(?:[^][]|\[[^][]*\])*)\]\((?P<path>[^)#\s:]*)(?P<anchor>#[^)\s]*)?\)")
 _FENCED = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)

@@ -66,6 +66,8 @@ struct hr_arena_look {
     uint64_t recording;  /* which recording it belongs to, by record=; 0: to no one's */
     /* Microseconds inside next() of step n (from 1) at n % HR_LOOK_STEPS; HR_LOOK_NO_STEP: the first of an epoch. */
     uint32_t step_us[HR_LOOK_STEPS];
+    /* When that call of next() ended: the low 32 bits of its time in microseconds, and 0 if it was not timed. */
+    uint32_t step_end_us[HR_LOOK_STEPS];
 };
 
 /* A histogram of times. Short samples and batches are timed one in n, and counted n times. */

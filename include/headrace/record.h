@@ -16,7 +16,7 @@ extern "C" {
 /*
  * A recording is a folder. Each loader of each process has a file of at most 16 MiB in it, whose name ends with
  * HR_RECORD_SUFFIX: the seconds of the last two hours, the minutes of the last 14 days, histograms by hour, the 256
- * slowest samples, the last 65,536 timed batches and the last 65,536 steps. With more than 13 workers, seconds and
+ * slowest samples, the last 65,536 timed batches and the last 65,536 steps. With more than eleven workers, seconds and
  * minutes are kept for a shorter time, so that they fit.
  *
  * A loader whose number of workers grows gets another file. Times are nanoseconds of CLOCK_MONOTONIC; each second and
@@ -84,6 +84,7 @@ struct hr_record_worker {
     uint64_t fetch_ns; /* with the phase that goes on at the end */
     uint64_t collate_ns;
     uint64_t wait_ns;
+    uint64_t delay_ns;      /* for how long it could have run, and waited for a core */
     uint64_t cpu_ns;        /* 0 with private_bytes 0: its process was not seen */
     uint64_t private_bytes; /* RssAnon, at the end */
 };
@@ -111,7 +112,7 @@ struct hr_record_batch {
 
 /* A step of the loop. */
 struct hr_record_step {
-    int64_t at_ns; /* when the recorder saw it: up to a second later, rounded to milliseconds */
+    int64_t at_ns; /* its end, in microseconds; if that call was not timed, when the recorder saw it */
     uint64_t epoch;
     uint64_t step;      /* from 1 */
     uint32_t inside_us; /* HR_LOOK_NO_STEP: the first of an epoch */

@@ -9,10 +9,16 @@ import os
 import sys
 import traceback
 
-from headrace._commands import doctor, help, program, replay, warm
+from headrace._commands import doctor, help, program, replay, report, warm
 
 # warm: headrace cache warm --dataset
-_COMMANDS = {"doctor": doctor.main, "help": help.main, "replay": replay.main, "warm": warm.main}
+_COMMANDS = {
+    "doctor": doctor.main,
+    "help": help.main,
+    "replay": replay.main,
+    "report": report.main,
+    "warm": warm.main,
+}
 
 
 def main(arguments: list[str]) -> int:

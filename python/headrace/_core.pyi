@@ -420,7 +420,7 @@ class Recording:
     def minutes(self) -> dict[str, memoryview]: ...
     @property
     def second_workers(self) -> list[dict[str, memoryview]]:
-        """The columns of each worker: fetch_ns, collate_ns, wait_ns, cpu_ns, private_bytes."""
+        """The columns of each worker: fetch_ns, collate_ns, wait_ns, delay_ns, cpu_ns, private_bytes."""
     @property
     def minute_workers(self) -> list[dict[str, memoryview]]: ...
     @property

@@ -169,8 +169,10 @@ static void fill(const struct file *file, struct hr_arena_look *ret_look) {
                                    .used_bytes = load(&shown->used_bytes),
                                    .has_stopped = atomic_load(&file->page.header.stopped) != 0};
     memcpy(look->name, shown->name, sizeof look->name - 1);
-    for (int i = 0; i < HR_LOOK_STEPS; i++)
+    for (int i = 0; i < HR_LOOK_STEPS; i++) {
         look->step_us[i] = atomic_load_explicit(&shown->step_us[i], memory_order_relaxed);
+        look->step_end_us[i] = atomic_load_explicit(&shown->step_end_us[i], memory_order_relaxed);
+    }
     for (int i = 0; i < HR__COUNT_COUNT; i++) counts[i] = load(&shown->counts[i]);
     hr__look_counts(counts, look);
 }

@@ -45,6 +45,7 @@ struct hr_show {
     uint64_t epoch;
     uint64_t step;
     uint32_t step_us[HR_LOOK_STEPS];
+    uint32_t step_end_us[HR_LOOK_STEPS];
     uint64_t earlier_waited_ns; /* counts of earlier arenas */
     uint64_t earlier_bytes;
     uint64_t earlier_restarts;
@@ -206,6 +207,12 @@ static void take_name(hr_show *show, int memory_fd) {
     }
 }
 
+static void show_step(const hr_show *show, uint64_t step) {
+    uint64_t at = step % HR_LOOK_STEPS;
+    atomic_store_explicit(&show->shown->step_us[at], show->step_us[at], memory_order_relaxed);
+    atomic_store_explicit(&show->shown->step_end_us[at], show->step_end_us[at], memory_order_relaxed);
+}
+
 static void show_who(hr_show *show, uint32_t queue_room) {
     struct hr__shown *shown = show->shown;
     shown->loader = show->loader;
@@ -215,8 +222,7 @@ static void show_who(hr_show *show, uint32_t queue_room) {
     shown->opened_ns = show->opened_ns;
     shown->recording = show->recording;
     memcpy(shown->name, show->name, sizeof shown->name);
-    for (int i = 0; i < HR_LOOK_STEPS; i++)
-        atomic_store_explicit(&shown->step_us[i], show->step_us[i], memory_order_relaxed);
+    for (uint64_t i = 0; i < HR_LOOK_STEPS; i++) show_step(show, i);
     show_counts(show);
     hr__stop_at(HR__AT_SHOW_WHO);
     atomic_store_explicit(&shown->is_named, 1, memory_order_release); /* pairs with the check in look.c */
@@ -399,17 +405,16 @@ static uint64_t add_time(hr_show *show, const struct hr_show_visit *visit) {
     return took_ns;
 }
 
-static void count_step(hr_show *show, enum hr_show_result result, uint64_t took_ns) {
+static void count_step(hr_show *show, enum hr_show_result result, uint64_t took_ns, bool is_timed) {
     show->counts[HR__COUNT_BATCHES] += result == HR_SHOW_BATCH;
     show->counts[HR__COUNT_ERRORS] += result == HR_SHOW_ERROR;
     show->counts[HR__COUNT_STARTS] += show->is_first;
     if (show->is_first) show->first_ns = hr__now_ns();
     show->step++;
     uint64_t us = hr__min(took_ns / 1000, HR_LOOK_NO_STEP - 1);
-    uint32_t *step_us = &show->step_us[show->step % HR_LOOK_STEPS];
-    *step_us = show->is_first ? HR_LOOK_NO_STEP : (uint32_t)us;
-    if (show->shown)
-        atomic_store_explicit(&show->shown->step_us[show->step % HR_LOOK_STEPS], *step_us, memory_order_relaxed);
+    show->step_us[show->step % HR_LOOK_STEPS] = show->is_first ? HR_LOOK_NO_STEP : (uint32_t)us;
+    show->step_end_us[show->step % HR_LOOK_STEPS] = is_timed ? (uint32_t)(show->timed_ns / 1000) : 0;
+    if (show->shown) show_step(show, show->step);
     show->is_first = false;
 }
 
@@ -417,7 +422,7 @@ void hr_show_leave(hr_show *show, const struct hr_show_visit *visit, enum hr_sho
                    uint64_t ahead_count) {
     uint64_t took_ns = add_time(show, visit);
     show->counts[HR__COUNT_SAMPLES] += sample_count;
-    if (result != HR_SHOW_NOTHING) count_step(show, result, took_ns);
+    if (result != HR_SHOW_NOTHING) count_step(show, result, took_ns, visit->began_ns != 0);
     add_arena_counts(show);
     if (!show->shown) return;
     store(&show->shown->ahead_count, ahead_count);
@@ -485,6 +490,7 @@ uint32_t hr_show_read(const hr_show *show, struct hr_arena_look *ret_look, struc
                                    .step = show->step};
     memcpy(look->name, show->name, sizeof look->name);
     memcpy(look->step_us, show->step_us, sizeof look->step_us);
+    memcpy(look->step_end_us, show->step_end_us, sizeof look->step_end_us);
     hr__look_counts(show->counts, look);
     if (show->arena) {
         look->queue_room = atomic_load_explicit(&show->shown->queue_room, memory_order_relaxed);

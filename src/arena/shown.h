@@ -82,6 +82,7 @@ struct hr__shown {
     _Atomic uint64_t used_bytes;
     _Alignas(HR_CACHE_LINE) _Atomic uint64_t counts[HR__COUNT_COUNT];
     _Alignas(HR_CACHE_LINE) _Atomic uint32_t step_us[HR_LOOK_STEPS]; /* of step n at n % HR_LOOK_STEPS: see look.h */
+    _Atomic uint32_t step_end_us[HR_LOOK_STEPS];
 };
 
 struct hr__shown_times {

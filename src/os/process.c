@@ -129,6 +129,12 @@ uint64_t hr__cpu_ns(int pid) {
     return (user + kernel) * (uint64_t)(HR_NS_PER_S / sysconf(_SC_CLK_TCK));
 }
 
+uint64_t hr__delay_ns(int pid) {
+    char text[128], *second;
+    if (!read_proc(pid, "schedstat", text, sizeof text) || !(second = strchr(text, ' '))) return 0;
+    return strtoull(second + 1, NULL, 10);
+}
+
 /* Parses "NUMBER 0xADDRESS 0xOPERATION 0xVALUE 0xTIMEOUT ...". Returns true if the thread waits for a private futex of
  * its process, from which only another thread of the same process can wake it. */
 static bool is_endless_private_wait(const char *system_call) {

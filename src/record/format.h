@@ -118,6 +118,7 @@ struct hr__record_worker {
     uint32_t fetch_us;
     uint32_t collate_us;
     uint32_t wait_us;
+    uint32_t delay_us;
     uint32_t cpu_us;
     uint32_t private_kib;
 };
@@ -161,6 +162,7 @@ struct hr__record_step {
     uint32_t epoch;
     uint32_t step;
     uint32_t inside_us;
+    uint32_t rest_us; /* after at_ms */
 };
 
 /* The place of a ring in the file. */

@@ -316,6 +316,7 @@ void hr_record_read_worker(const hr_record *record, enum hr_record_part part, ui
     *ret_worker = (struct hr_record_worker){.fetch_ns = us(packed.fetch_us),
                                             .collate_ns = us(packed.collate_us),
                                             .wait_ns = us(packed.wait_us),
+                                            .delay_ns = us(packed.delay_us),
                                             .cpu_ns = us(packed.cpu_us),
                                             .private_bytes = kib(packed.private_kib)};
 }
@@ -348,7 +349,8 @@ void hr_record_read_batch(const hr_record *record, uint64_t number, struct hr_re
 void hr_record_read_step(const hr_record *record, uint64_t number, struct hr_record_step *ret_step) {
     struct hr__record_step step;
     memcpy(&step, entry_of(record, HR__RING_STEPS, number), sizeof step);
-    *ret_step = (struct hr_record_step){.at_ns = record->identity.began_ns + (int64_t)step.at_ms * NS_PER_MS,
+    int64_t since_ns = (int64_t)step.at_ms * NS_PER_MS + (int64_t)us(step.rest_us);
+    *ret_step = (struct hr_record_step){.at_ns = record->identity.began_ns + since_ns,
                                         .epoch = step.epoch,
                                         .step = step.step,
                                         .inside_us = step.inside_us};

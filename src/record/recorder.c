@@ -13,7 +13,7 @@
 #include "base/base.h"
 #include "base/error.h"
 
-enum { NAME_BYTES = 48, NAME_TRIES = 1000, BATCHES_MOST = 256, KIB = 1024 };
+enum { NAME_BYTES = 48, NAME_TRIES = 1000, BATCHES_MOST = 256, KIB = 1024, NS_PER_US = 1000 };
 
 /* Memory that is not recorded: of another process, of another version, or of an earlier epoch. */
 struct ignored {
@@ -280,7 +280,14 @@ static int write_batches(struct hr__recorded *loader, uint32_t worker) {
 struct steps {
     struct hr_record_step all[2 * HR_LOOK_STEPS];
     size_t count;
+    int64_t now_ns; /* after the look */
 };
+
+/* The loader shows the low bits of the time when a step ended; 0: that call was not timed. */
+static int64_t end_of_step(const struct hr_arena_look *look, uint64_t place, int64_t now_ns) {
+    uint32_t now_us = (uint32_t)(now_ns / NS_PER_US), end_us = look->step_end_us[place];
+    return end_us ? now_ns - (int64_t)(now_us - end_us) * NS_PER_US : now_ns;
+}
 
 static void add_steps(struct steps *steps, const struct hr__recorded *loader, uint64_t epoch, uint64_t from,
                       uint64_t to) {
@@ -290,14 +297,14 @@ static void add_steps(struct steps *steps, const struct hr__recorded *loader, ui
         uint64_t place = step % HR_LOOK_STEPS;
         if (epoch != look->epoch && place <= look->step && place) continue; /* a step of the newest epoch is there */
         steps->all[steps->count++] =
-            (struct hr_record_step){loader->totals.row.at_ns, epoch, step, look->step_us[place]};
+            (struct hr_record_step){end_of_step(look, place, steps->now_ns), epoch, step, look->step_us[place]};
     }
 }
 
 /* If an epoch has ended since the last look, the counts say how many steps it had. */
 static int write_steps(struct hr__recorded *loader) {
     const struct hr_arena_look *look = &loader->look;
-    struct steps steps = {.count = 0};
+    struct steps steps = {.count = 0, .now_ns = hr__now_ns()};
     uint64_t done = look->batches + look->errors, more = done - loader->done, from = loader->step;
     if (look->epoch == loader->epoch + 1 && more >= look->step && more - look->step < HR_LOOK_STEPS &&
         look->step < HR_LOOK_STEPS)

@@ -62,6 +62,7 @@ struct hr__recorded {
     struct hr_worker_look *workers; /* these have places for all workers of the file */
     uint64_t *batches_seen;
     uint64_t *cpu_ns; /* of the process that is this worker now */
+    uint64_t *delay_ns;
     uint32_t *cpu_pids;
     struct hr__reading *readings;
 

@@ -23,17 +23,19 @@ int hr__rows_make(struct hr__recorded *loader) {
     loader->second.length_ns = HR_NS_PER_S;
     loader->minute.length_ns = MINUTE_NS;
     loader->cpu_ns = zeros(count, sizeof *loader->cpu_ns);
+    loader->delay_ns = zeros(count, sizeof *loader->delay_ns);
     loader->cpu_pids = zeros(count, sizeof *loader->cpu_pids);
     loader->totals.workers = zeros(count, sizeof(struct hr_record_worker));
     loader->second.before.workers = zeros(count, sizeof(struct hr_record_worker));
     loader->minute.before.workers = zeros(count, sizeof(struct hr_record_worker));
-    bool is_made = loader->cpu_ns && loader->cpu_pids && loader->totals.workers && loader->second.before.workers &&
-                   loader->minute.before.workers;
+    bool is_made = loader->cpu_ns && loader->delay_ns && loader->cpu_pids && loader->totals.workers &&
+                   loader->second.before.workers && loader->minute.before.workers;
     return is_made ? 0 : -ENOMEM;
 }
 
 void hr__rows_free(struct hr__recorded *loader) {
     hr__free(loader->cpu_ns);
+    hr__free(loader->delay_ns);
     hr__free(loader->cpu_pids);
     hr__free(loader->totals.workers);
     hr__free(loader->second.before.workers);
@@ -85,17 +87,22 @@ static void add_worker(struct hr_record_worker *total, const struct hr_worker_st
     keep_larger(&total->wait_ns, phases[HR_PHASE_WAIT]);
 }
 
+static void add_growth(uint64_t *total, uint64_t *before, uint64_t now) {
+    if (now <= *before) return;
+    *total += now - *before;
+    *before = now;
+}
+
 /* A new process that is this worker begins at 0. */
 static void add_process(struct hr__recorded *loader, uint32_t worker) {
     struct hr_record_worker *total = &loader->totals.workers[worker];
     uint32_t pid = loader->workers[worker].status.pid;
     uint64_t cpu_ns = pid && loader->is_same_namespace ? hr__cpu_ns((int)pid) : 0;
     total->private_bytes = cpu_ns ? hr__private_bytes((int)pid) : 0;
-    if (loader->cpu_pids[worker] != pid) loader->cpu_ns[worker] = 0;
+    if (loader->cpu_pids[worker] != pid) loader->cpu_ns[worker] = loader->delay_ns[worker] = 0;
     loader->cpu_pids[worker] = pid;
-    if (cpu_ns <= loader->cpu_ns[worker]) return;
-    total->cpu_ns += cpu_ns - loader->cpu_ns[worker];
-    loader->cpu_ns[worker] = cpu_ns;
+    add_growth(&total->cpu_ns, &loader->cpu_ns[worker], cpu_ns);
+    add_growth(&total->delay_ns, &loader->delay_ns[worker], cpu_ns ? hr__delay_ns((int)pid) : 0);
 }
 
 /* Adds what the rest of the machine does. A process that has ended leaves the numbers as they were. */
@@ -166,6 +173,7 @@ static int write_row(struct hr__recorded *loader, enum hr_record_part part, stru
         workers[i] = (struct hr_record_worker){.fetch_ns = now->fetch_ns - before->fetch_ns,
                                                .collate_ns = now->collate_ns - before->collate_ns,
                                                .wait_ns = now->wait_ns - before->wait_ns,
+                                               .delay_ns = now->delay_ns - before->delay_ns,
                                                .cpu_ns = now->cpu_ns - before->cpu_ns,
                                                .private_bytes = now->private_bytes};
     }

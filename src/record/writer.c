@@ -140,6 +140,7 @@ int hr__record_put_row(struct hr__record_writer *writer, enum hr_record_part par
         struct hr__record_worker worker = {.fetch_us = in_us(workers[i].fetch_ns),
                                            .collate_us = in_us(workers[i].collate_ns),
                                            .wait_us = in_us(workers[i].wait_ns),
+                                           .delay_us = in_us(workers[i].delay_ns),
                                            .cpu_us = in_us(workers[i].cpu_ns),
                                            .private_kib = in_kib(workers[i].private_bytes)};
         memcpy(entry + sizeof packed + i * sizeof worker, &worker, sizeof worker);
@@ -205,8 +206,9 @@ int hr__record_put_batches(struct hr__record_writer *writer, const struct hr_rec
 }
 
 static void pack_step(const struct hr__record_writer *writer, const struct hr_record_step *step, void *to) {
-    int64_t since_ns = step->at_ns - writer->began_ns;
-    struct hr__record_step packed = {.at_ms = narrow(since_ns > 0 ? (uint64_t)since_ns / NS_PER_MS : 0),
+    uint64_t since_ns = step->at_ns > writer->began_ns ? (uint64_t)(step->at_ns - writer->began_ns) : 0;
+    struct hr__record_step packed = {.at_ms = narrow(since_ns / NS_PER_MS),
+                                     .rest_us = (uint32_t)(since_ns % NS_PER_MS / NS_PER_US),
                                      .epoch = narrow(step->epoch),
                                      .step = narrow(step->step),
                                      .inside_us = step->inside_us};

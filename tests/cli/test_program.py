@@ -55,7 +55,7 @@ def test_an_unknown_word_is_named_with_what_exists(arguments: list[str], named: 
     result = run(*arguments)
     assert result.returncode == 2
     assert result.stdout == ""
-    names = "--version, --help, cache, completion, doctor, exec, help, index, record, replay, run, top"
+    names = "--version, --help, cache, completion, doctor, exec, help, index, record, replay, report, run, top"
     assert result.stderr == f"headrace: {named}; there is {names}\n"
 
 

@@ -77,6 +77,7 @@ def test_help_lists_all_commands() -> None:
         "index",
         "record",
         "replay",
+        "report",
         "run",
         "top",
     }
@@ -87,7 +88,7 @@ def test_module_knows_what_the_program_knows() -> None:
     """The words come from the program itself, so that a new command of it is tried here, too."""
     refused = run("nonsense")
     words = refused.stderr.split("there is ")[1].rstrip().split(", ")
-    assert len(words) == 12
+    assert len(words) == 13
     for word in words:
         asked, expected = python_m(word, "--help"), run(word, "--help")
         assert (asked.returncode, asked.stdout, asked.stderr) == (expected.returncode, expected.stdout, expected.stderr)

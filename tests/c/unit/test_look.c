@@ -108,6 +108,9 @@ static void an_observer_sees_what_a_loader_shows(void **state) {
     assert_true(look.start_ns > 0 && look.inside_ns > 0);
     assert_int_equal(look.step_us[1], HR_LOOK_NO_STEP);
     assert_int_not_equal(look.step_us[2], HR_LOOK_NO_STEP);
+    uint64_t now_us = (uint64_t)hr__now_ns() / 1000;
+    assert_true((uint32_t)((uint32_t)now_us - look.step_end_us[1]) < 60 * 1000 * 1000); /* the first one is timed */
+    assert_int_equal(look.step_end_us[4], 0);
     assert_int_equal(workers[0].status.pid, getpid());
     assert_int_equal(workers[0].status.done_count, 3);
     assert_int_equal(workers[0].index, HR_NO_SAMPLE); /* of none at the moment */

@@ -16,18 +16,18 @@ _BUCKETS, _SLOWEST = 44, 256
 _ENDS = ["", "the job ended", "it was stopped", "disk full", "the number of workers grew"]
 
 _ROW = struct.Struct("<II qqQ 22I")
-_WORKER = struct.Struct("<5I")
+_WORKER = struct.Struct("<6I")
 _HOUR = struct.Struct(f"<IIq{2 * _BUCKETS}I")
 _SAMPLE = struct.Struct("<QQqII")
 _BATCH = struct.Struct("<II II 5Q II")
-_STEP = struct.Struct("<II 4I")
+_STEP = struct.Struct("<II 5I")
 
 _ROW_FIELDS = [  # after at_ns, real_ns and bytes; us and KiB in the file are ns and bytes here
     *("length_ns", "epoch", "step", "batches", "samples", "errors", "inside_ns", "start_ns", "starts", "wait_ns"),
     *("pin_ns", "draw_ns", "rebuild_ns", "restarts", "bad_samples", "queue_count", "used_bytes", "cores_busy"),
     *("cores_allowed", "throttled_ns", "memory_available"),
 ]
-_WORKER_FIELDS = ["fetch_ns", "collate_ns", "wait_ns", "cpu_ns", "private_bytes"]
+_WORKER_FIELDS = ["fetch_ns", "collate_ns", "wait_ns", "delay_ns", "cpu_ns", "private_bytes"]
 
 
 def _pack(name: str, value: int) -> int:
@@ -130,7 +130,8 @@ class File:
 
     def step(self, at_ns: int, epoch: int, step: int, inside_us: int) -> None:
         """Adds a step of the loop; inside_us -1: the first of an epoch."""
-        self._append("steps", _STEP.pack(0, 0, (at_ns - self._began_ns) // 10**6, epoch, step, inside_us % 2**32))
+        since_us = (at_ns - self._began_ns) // 1000
+        self._append("steps", _STEP.pack(0, 0, since_us // 1000, epoch, step, inside_us % 2**32, since_us % 1000))
 
     def write(self, path: Path, ended: str = "the job ended", ended_ns: int = 0) -> Path:
         """Writes the file."""
