@@ -42,8 +42,8 @@ static void close_open(struct hr__screen *screen, struct hr__text *text, uint8_t
 /* The prefix of lines that are also logged, as torchrun has it. */
 static void add_logged_prefix(const struct hr_launch_job *job, const struct hr__rank *rank, struct hr__text *text) {
     const char *role = job->role ? job->role : "default";
-    char global[12], local[12], host[HR__HOST_NAME_BYTES];
-    hr__host_name(host);
+    char global[12], local[12], host[256];
+    hr__host_name(host, sizeof host);
     snprintf(global, sizeof global, "%u", rank->global);
     snprintf(local, sizeof local, "%u", rank->local);
     const struct hr__macro macros[] = {

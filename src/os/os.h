@@ -206,8 +206,6 @@ struct hr__process {
 int hr__process_look(int pid, struct hr__process *ret_process); /* -ESRCH */
 /* The command line of a process, with spaces between its words, cut to `bytes`; "": not known. */
 void hr__command_line(int pid, char *ret_text, size_t bytes);
-enum { HR__HOST_NAME_BYTES = 256 };
-void hr__host_name(char ret_name[HR__HOST_NAME_BYTES]); /* "": not known */
 /* Identifies the set of pids that this process sees: a pid means the same process in processes with the same number. */
 uint64_t hr__pid_namespace(void);
 enum { HR__BOOT_ID_BYTES = 40 };

@@ -176,11 +176,6 @@ void hr__command_line(int pid, char *ret_text, size_t bytes) {
     while (length && ret_text[length - 1] == ' ') ret_text[--length] = '\0';
 }
 
-void hr__host_name(char ret_name[HR__HOST_NAME_BYTES]) {
-    if (gethostname(ret_name, HR__HOST_NAME_BYTES - 1) < 0) ret_name[0] = '\0';
-    ret_name[HR__HOST_NAME_BYTES - 1] = '\0';
-}
-
 uint64_t hr__pid_namespace(void) {
     struct stat info;
     return stat("/proc/self/ns/pid", &info) < 0 ? 0 : (uint64_t)info.st_ino;
