@@ -59,7 +59,6 @@ class SlowStart:
 step_s, epochs = 0.005, 1
 rank = int(os.environ.get("RANK", 0))
 options = dict(batch_size=8, num_workers=2, shuffle=False)
-make = lambda data: Loader(data, **options)
 
 def meet():
     "Waits for the other rank, as an all-reduce does."
@@ -68,11 +67,10 @@ def meet():
 
 exec(os.environ["STAGE"])
 ends_at = time.monotonic() + float(os.environ["SECONDS"])
-loader = make(data)
+loader = Loader(data, **options)
 for epoch in range(epochs):
-    if epoch and data.cold_s:
-        data.cold_s = 0.0
-        loader = make(data)
+    if epoch:
+        data.cold_s = 0.0  # for the workers of this epoch
     for batch in loader:
         time.sleep(step_s)
         meet()

@@ -13,7 +13,8 @@ from program import PROGRAM, run
 SHELLS = ["bash", "zsh", "fish"]
 # The line up to the cursor, words that must be offered, and a word that must not.
 CASES = [
-    ("headrace ", {"cache", "completion", "doctor", "exec", "help", "index", "record", "replay", "report", "run", "top"}, "warm"),
+    ("headrace ", {"cache", "completion", "doctor", "exec", "help", "index"}, "warm"),
+    ("headrace ", {"record", "replay", "report", "run", "top"}, "warm"),
     ("headrace r", {"record", "replay", "report", "run"}, "cache"),
     ("headrace cache ", {"warm", "ls", "info", "verify", "rm", "gc"}, "run"),
     ("headrace run --max", {"--max-restarts"}, "--nnodes"),

@@ -144,7 +144,10 @@ class BatchMaker(DatasetBatchMaker):
 
     def fetch(self, task: Any) -> Any:
         samples = self._fetch_and_note(task)
-        return samples if self.collate_fn is None or not self.batched else self.collate_fn(samples)
+        if self.collate_fn is None or not self.batched:
+            return samples
+        self._port.begin_collate()
+        return self.collate_fn(samples)
 
     def _fetch(self, task: Any) -> Any:
         if self._maker is None:

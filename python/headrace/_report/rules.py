@@ -157,7 +157,7 @@ def storage(case: Case) -> Verdict | None:
         "storage",
         "Storage",
         text,
-        f"More workers wait at the same time: about {_enough(numbers)} would be enough. A copy on a local disk, larger "
+        f"More workers wait at the same time: about {_needed(numbers)} workers would be enough. A copy on a local disk, larger "
         "files, or headrace.cache avoid the waits.",
     )
 
@@ -239,8 +239,12 @@ def _is_core_free(numbers: Numbers) -> bool:
     return numbers.free >= min(1.0, numbers.cpu or 1.0)
 
 
+def _needed(numbers: Numbers) -> int:
+    return max(numbers.workers + 1, round(numbers.workers / (1 - min(numbers.wait, MOST_WAIT))))
+
+
 def _enough(numbers: Numbers) -> str:
-    workers = max(numbers.workers + 1, round(numbers.workers / (1 - min(numbers.wait, MOST_WAIT))))
+    workers = _needed(numbers)
     room = numbers.workers + int(numbers.free / max(numbers.cpu, 0.01))
     fit = f" (the free cores are enough for {room})" if room < workers else ""
     return f"{workers} workers{fit}"

@@ -117,7 +117,9 @@ class BatchMaker(DatasetBatchMaker):
             self.collate_fn = _convert
         self._finishing: Any = deferred.Passing()
         if not self.collates_in_c:
-            self._finishing = deferred.Finishing(self.collate_fn, self._port.threads, keeps=True)
+            self._finishing = deferred.Finishing(
+                self.collate_fn, self._port.threads, keeps=True, begin=self._port.begin_collate
+            )
         if self._maker is None and self.policy.on_bad_sample != "raise":
             return self._new_iterable_fetcher(self._finishing)
         fetcher = _internals.DatasetKind.create_fetcher(

@@ -64,8 +64,8 @@ def run(
     **fields: Any,
 ) -> Recorded:
     """Makes a recording. Shares are of the time: `wait` of the loop, `start` of first batches; `busy` of a worker;
-    `cpu`, `delay` and `collate` of the busy time. `used`: cores of the machine. Each `slow_every`th batch has a slow sample, and
-    is waited for."""
+    `cpu`, `delay` and `collate` of the busy time. `used`: cores of the machine. Each `slow_every`th batch has a slow
+    sample, and is waited for."""
     ns = length_s * S
     worker = {"fetch_ns": ns * busy * (1 - collate), "collate_ns": ns * busy * collate, "wait_ns": ns * (1 - busy),
               "cpu_ns": ns * busy * cpu, "delay_ns": ns * busy * delay, "private_bytes": private}  # fmt: skip

@@ -252,6 +252,14 @@ static PyObject *port_note(PyObject *self, PyObject *argument) {
     Py_RETURN_NONE;
 }
 
+/* Collating in C begins by itself. */
+static PyObject *port_begin_collate(PyObject *self, PyObject *ignored) {
+    (void)ignored;
+    if (!open_port((struct port *)self)) return NULL;
+    hr_port_enter(((struct port *)self)->port, HR_PHASE_COLLATE);
+    Py_RETURN_NONE;
+}
+
 static PyObject *port_noted(PyObject *self, void *ignored) {
     (void)ignored;
     if (((struct port *)self)->noted < 0) Py_RETURN_NONE;
@@ -374,6 +382,8 @@ static PyMethodDef port_methods[] = {
      "are made in the batch, by `threads` threads. Returns False, and publishes nothing, if a sample contains "
      "something "
      "else, or if an image is damaged."},
+    {"begin_collate", port_begin_collate, METH_NOARGS,
+     "begin_collate()\n\nRecords that the samples are made, and that the user's collate function is called."},
     {"note", port_note, METH_O, "note(sample)\n\nRecords which sample the worker is reading, for reports."},
     {"noting", port_noting, METH_O,
      "noting(indices) -> iterator\n\nReturns an iterator over the indices that records the position of the current one "

@@ -76,18 +76,26 @@ class Passing:
         return samples
 
 
+def _nothing() -> None:
+    pass
+
+
 class Finishing:
     """A collate function that makes the deferred values first. `keeps`: the result may contain the samples themselves;
-    otherwise it is copied before the next batch is read."""
+    otherwise it is copied before the next batch is read. `begin`: called when they are made."""
 
-    def __init__(self, collate: Callable[[Any], Any], threads: int, keeps: bool) -> None:
+    def __init__(
+        self, collate: Callable[[Any], Any], threads: int, keeps: bool, begin: Callable[[], None] = _nothing
+    ) -> None:
         self._collate = collate
+        self._begin = begin
         self.threads = threads
         self._keeps = keeps
 
     def __call__(self, samples: Any) -> Any:
         reading.is_on = False
         finish(samples, self.threads, self._keeps)
+        self._begin()
         return self._collate(samples)
 
 
