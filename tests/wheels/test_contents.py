@@ -96,6 +96,7 @@ def test_files_are_those_of_the_package(wheel: Wheel) -> None:
     package = ROOT / "python"
     paths = [package / "headrace/py.typed"]
     paths += [path for path in package.rglob("*.py*") if path.suffix in (".py", ".pyi")]
+    paths += (package / "headrace/_help").glob("*.md")
     sources = {path.relative_to(package).as_posix(): path for path in paths} | FROM_C_LIBRARY
     assert {name for name in content if name.startswith("headrace/")} == {*sources, wheel.extension}
     for name, path in sources.items():

@@ -19,9 +19,14 @@ from headrace.sampling import _values
 from headrace.sampling._state import StateError
 
 
+def bytes_of(state: torch.Tensor) -> bytes:
+    """Returns the bytes of the state of a torch.Generator. It does not need NumPy, which a torch may be without."""
+    return bytes(state.tolist())
+
+
 def encode(state: torch.Tensor) -> str:
     """Returns the state of a torch.Generator as text of 4 to 7 thousand characters."""
-    return base64.b85encode(zlib.compress(state.numpy().tobytes(), 1)).decode()
+    return base64.b85encode(zlib.compress(bytes_of(state), 1)).decode()
 
 
 def decode(text: Any) -> torch.Tensor:

@@ -17,7 +17,7 @@ from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
 from headrace.sampling._epoch import Epoch
 from headrace.sampling._position import EpochPosition
-from headrace.torch import _per_loader
+from headrace.torch import _generators, _per_loader
 
 NAME = "past"  # in the seeds of a state
 _KEPT = 16  # epochs
@@ -71,5 +71,5 @@ def _checksum_of(seeds: dict[str, Any]) -> int | None:
     """Returns a checksum of the shared random numbers that an order was drawn from, or None for another order."""
     drawn = next((seeds[name] for name in ("seed", "torch", "globals") if name in seeds), None)
     if isinstance(drawn, torch.Tensor):
-        return zlib.crc32(drawn.numpy().tobytes())
+        return zlib.crc32(_generators.bytes_of(drawn))
     return None if drawn is None else zlib.crc32(json.dumps(drawn).encode())

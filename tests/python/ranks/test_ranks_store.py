@@ -11,7 +11,10 @@ from rank_scripts import environments, run_ranks, started
 
 pytestmark = only_headrace
 
-OFF = "; if these loaders are not meant to be equal, give them compare_ranks=False, or set HEADRACE_COMPARE_RANKS=0"
+OFF = (
+    "; if these loaders are not meant to be equal, give them compare_ranks=False, or set HEADRACE_COMPARE_RANKS=0 "
+    "(headrace help ranks-disagree)"
+)
 GROUP = """
 import datetime
 import torch.distributed as dist

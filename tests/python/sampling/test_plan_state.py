@@ -260,9 +260,13 @@ def test_finish_is_for_subsets_and_not_for_samplers() -> None:
     rest = loader_of(Plan(grown, max_batch=8, order=range(400)), stopped(old), on_changed="finish")
     assert [batch.tolist() for batch in rest] == list(old)[3:]
     state = stopped(Plan(lengths, max_batch=8, order=Fixed(range(500))))
-    with pytest.raises(StateError, match=r"the dataset has 502; on_changed=.next_epoch. begins the next epoch$"):
+    with pytest.raises(
+        StateError, match=r"the dataset has 502; on_changed=.next_epoch. begins the next epoch \(headrace help state\)$"
+    ):
         loader_of(Plan(grown, max_batch=8, order=Fixed(range(500))), state)
-    with pytest.raises(StateError, match=r"the dataset has 400; on_changed=.next_epoch. begins the next epoch$"):
+    with pytest.raises(
+        StateError, match=r"the dataset has 400; on_changed=.next_epoch. begins the next epoch \(headrace help state\)$"
+    ):
         loader_of(Plan(lengths[:400], max_batch=8), stopped(Plan(lengths, max_batch=8)))
 
 

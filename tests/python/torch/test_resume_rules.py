@@ -355,3 +355,21 @@ def test_len_and_steps_left_count_the_whole_epoch() -> None:
     assert len(other) == 4 and other.steps_left == 2
     assert len(list(iterator)) == 2 and other.steps_left == 0 and len(other) == 4
     assert DataLoader(Numbers(), 4, sampler=iter(range(9))).steps_left is None
+
+
+def test_states_need_no_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(tensor: torch.Tensor) -> Any:
+        raise RuntimeError("Numpy is not available")
+
+    monkeypatch.setattr(torch.Tensor, "numpy", refuse)  # as of a torch in an environment without NumPy
+    seen = []
+    for workers in (0, 2):
+        loader = DataLoader(
+            list(range(20)), 4, shuffle=True, num_workers=workers, generator=torch.Generator().manual_seed(0)
+        )
+        first = [next(iterator).tolist() for iterator in [iter(loader)] for _ in range(2)]
+        state = loader.state_dict()
+        again = DataLoader(list(range(20)), 4, shuffle=True, num_workers=workers, generator=torch.Generator())
+        again.load_state_dict(state)
+        seen.append(sorted(index for batch in [*first, *(batch.tolist() for batch in again)] for index in batch))
+    assert seen == [list(range(20))] * 2
