@@ -365,6 +365,7 @@ enum top_visited top_visit(struct top *top, int pid, int fd, bool is_by_socket) 
     struct stat info;
     snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
     int memory = -1;
+    errno = 0; /* that of an earlier loader says nothing about a pipe, which is not opened */
     if (stat(path, &info) == 0 && S_ISREG(info.st_mode)) memory = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (memory < 0) return is_by_socket && (errno == EACCES || errno == EPERM) ? refuse(top, pid) : TOP_ELSEWHERE;
     enum top_visited visited = TOP_ELSEWHERE;
