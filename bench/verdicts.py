@@ -4,7 +4,7 @@
     python bench/verdicts.py [--times 5] [--only NAME...] [--keep FOLDER]
 
 Each job runs for about 15 s in processes of its own, with HEADRACE_RECORD. "too few" needs a core that no other program
-uses: the script waits for it, and leaves this job out if there is none.
+uses: the script waits for it, and leaves this job out if it does not come.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ STAGES = {
         "options['num_workers'] = 1; step_s = 0.01; data = Data(10**6, cpu_s=0.0025, sleep_s=0.0015)", ["too few"],
         free_cores=1.6,
     ),
-    "no cores": Stage("options['num_workers'] = 4 * os.cpu_count(); data = Data(10**6, cpu_s=0.004)", ["no cores"]),
+    "no cores": Stage("options['num_workers'] = 4 * os.cpu_count(); data = Data(10**6, cpu_s=0.001)", ["no cores"]),
     "trainer": Stage("options['num_workers'] = 4; step_s = 0.02; data = Data(10**6, cpu_s=0.0002)", ["trainer"]),
     "trainer, two ranks": Stage("step_s = 0.02; data = Data(10**6, cpu_s=0.0002)", ["trainer"], ranks=2),
     "trainer, no workers": Stage("options['num_workers'] = 0; step_s = 0.02; data = Data(10**6)", ["trainer"]),
