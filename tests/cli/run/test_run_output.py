@@ -205,7 +205,7 @@ def test_logs_have_torchruns_layout(tmp_path: Path, word: str, shown: bool) -> N
 
 
 def test_logged_lines_begin_with_the_template(tmp_path: Path) -> None:
-    """As torchrun has it since torch 2.15; the option is stronger than the variable."""
+    """Torchrun has the option since torch 2.15. It is stronger than the variable."""
     code = "from ranks import *\nprint('out')\n"
     template = ("--log-line-prefix-template", "${hostname} ${role_name}${rank}${local_rank}> ")
     environment = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "no"}
