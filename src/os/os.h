@@ -190,7 +190,7 @@ uint64_t hr__private_bytes(int pid);  /* RssAnon: memory that is no file's; 0: n
 uint64_t hr__cpu_ns(int pid);         /* CPU time of all its threads, in ticks of 10 ms; 0: not known */
 /* For how long the first thread of a process could have run, and waited for a core. */
 uint64_t hr__delay_ns(int pid);
-int hr__inner_pid(int pid);           /* the pid that it sees itself; 0: not known */
+int hr__inner_pid(int pid); /* the pid that it sees itself; 0: not known */
 
 /* A process as /proc shows it. */
 struct hr__process {
