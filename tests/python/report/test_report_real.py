@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import json
 import statistics
+import time
 from pathlib import Path
 from typing import Any
 
+import headrace
 import processes
+import pytest
 from headrace._report import page, reading, rules, trace
+from headrace._report.numbers import numbers_of
 from headrace._report.ranks import jobs_of
+from headrace.torch import DataLoader
 
 JOB = """
 import json, sys, time
@@ -61,3 +66,20 @@ def test_trace_of_a_job_has_the_clock_of_torchs(tmp_path: Path) -> None:
     assert statistics.median(apart) < CLOSE_US
     assert rules.verdict_on(jobs_of(recorded)[0]).kind == "short"
     assert "What the workers do" in page.make(jobs_of(recorded), "run1/")
+
+
+class SlowCollate:
+    def __call__(self, samples: list[Any]) -> list[Any]:
+        time.sleep(0.02)
+        return samples
+
+
+@pytest.mark.parametrize("loader_type", [headrace.Loader, DataLoader])
+def test_collate_function_of_the_user_counts_as_collating(tmp_path: Path, loader_type: Any) -> None:
+    """It is no part of the samples, which take no time."""
+    folder = tmp_path / "run1"
+    loader = loader_type(range(120), batch_size=2, num_workers=1, collate_fn=SlowCollate(), record=folder)
+    for _ in loader:
+        pass
+    recorded = processes.until(lambda: [one for one in reading.read(folder)[0] if sum(one.rows["batches"]) > 50], 30)
+    assert numbers_of(recorded[0]).collate > 0.8
