@@ -157,8 +157,8 @@ def storage(case: Case) -> Verdict | None:
         "storage",
         "Storage",
         text,
-        f"More workers wait at the same time: about {_needed(numbers)} workers would be enough. A copy on a local disk, "
-        "larger files, or headrace.cache avoid the waits.",
+        f"More workers wait at the same time: about {_needed(numbers)} workers would be enough. A copy on a local "
+        "disk, larger files, or headrace.cache avoid the waits.",
     )
 
 
