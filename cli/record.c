@@ -17,7 +17,6 @@
 
 #include "cli.h"
 #include "stop.h"
-#include "top.h"
 
 enum { TICK_NS = 50000000, TICKS_A_LOOK = 5 };
 

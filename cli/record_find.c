@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "stop.h"
@@ -18,7 +19,7 @@
 #define S_NS INT64_C(1000000000)
 static const int64_t TREE_NS = S_NS - S_NS / 10; /* between two searches for trainers by their sockets, */
 static const int64_t SEARCH_NS = 5 * S_NS;       /* and in /proc, which costs more */
-enum { WALK_SHARE = 50 /* walks take at most this part of the time */, MAX_ANCESTORS = 32 };
+enum { WALK_SHARE = 50 /* walks take at most 1/WALK_SHARE of a core */, MAX_ANCESTORS = 32 };
 
 uint64_t record_started(int pid) {
     enum { FIELDS_TO_START = 20 }; /* from the end of the name */
@@ -173,16 +174,23 @@ static void find_trainers(struct record *record, int64_t now_ns) {
     record->search_ns = clock_ns() + SEARCH_NS;
 }
 
+/* On a busy machine a walk takes long, but costs no more. */
+static int64_t used_ns(void) {
+    struct timespec used;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    return used.tv_sec * S_NS + used.tv_nsec;
+}
+
 int record_find(struct record *record) {
     find_trainers(record, clock_ns());
-    int64_t began_ns = clock_ns();
-    if (began_ns < record->walk_ns) {
+    int64_t now_ns = clock_ns(), before_ns = used_ns();
+    if (now_ns < record->walk_ns) {
         note_known(record);
         return 0;
     }
     record->memory_count = 0;
     for (uint32_t i = 0; i < record->trainers.count; i++) walk(record, record->trainers.all[i]);
-    record->walk_ns = began_ns + (clock_ns() - began_ns) * WALK_SHARE;
+    record->walk_ns = now_ns + (used_ns() - before_ns) * WALK_SHARE;
     return record->failed;
 }
 

@@ -106,7 +106,8 @@ int64_t top_wall_s(void);
 /* Looks at all loaders that can be found by their sockets, and walks over other processes for at most `slice_ns`;
  * INT64_MAX: until all have been walked. */
 void top_find(struct top *top, int64_t slice_ns);
-/* Reads the process and the descriptor of a loader from a line of /proc/net/unix. Returns false if it is none. */
+/* Reads the process and the descriptor of a loader from a line of /proc/net/unix. Returns false if it has no such name.
+ */
 bool top_read_socket(const char *line, int *ret_pid, int *ret_fd);
 /* Returns true if a process has another namespace than this one. That of a process that may not be read is not known.
  */

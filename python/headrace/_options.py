@@ -487,8 +487,8 @@ class Policy(Options):
     """The options of a loader that say what to do if a worker cannot be started, dies or stalls, or if a sample fails.
 
     They are a copy, checked, which also goes to the workers. Not among them are arena_limit, seed, steps_per_epoch,
-    device, device_prefetch and record, which a loader reads when it needs them, because a subclass of torch's DataLoader may
-    have attributes of these names.
+    device, device_prefetch and record, which a loader reads when it needs them, because a subclass of torch's
+    DataLoader may have attributes of these names.
     """
 
     def __init__(self, **values: Any) -> None:

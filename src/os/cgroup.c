@@ -176,8 +176,8 @@ uint64_t hr__cgroup_millicores_of(int pid) {
     return least_of_groups(pid, "cpu", cpu_quota);
 }
 
-/* What is left of UINT64_MAX after the time that a group was throttled: so the least is that of the group that was
- * throttled most, and UINT64_MAX means that it is not known. */
+/* Returns what is left of UINT64_MAX after the time that a group was throttled: so the least is that of the group that
+ * was throttled most, and UINT64_MAX means that it is not known. */
 static uint64_t not_throttled(int version, const char *group) {
     enum { NS_PER_US = 1000 };
     char path[PATH];

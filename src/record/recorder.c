@@ -26,9 +26,10 @@ struct hr_recorder {
     char folder[HR__PATH_BYTES / 2];
     uint64_t recording;
     int64_t began_ns;
-    int failed; /* the code with which a file could not be written */
-    struct hr__recorded **loaders;
+    int failed;                    /* the code with which a file could not be written */
+    struct hr__recorded **loaders; /* but those whose process has ended */
     uint32_t count, room;
+    uint32_t file_count; /* in all */
     struct ignored *ignored;
     uint32_t ignored_count, ignored_room;
 };
@@ -55,6 +56,7 @@ int hr_recorder_open(const char *folder, uint64_t recording, hr_recorder **ret_r
     memset(recorder, 0, sizeof *recorder);
     recorder->recording = recording;
     recorder->began_ns = hr__now_ns();
+    hr__raise_open_files(); /* two for each loader */
     int length = snprintf(recorder->folder, sizeof recorder->folder, "%s", folder);
     if (length >= (int)sizeof recorder->folder) {
         hr__free(recorder);
@@ -65,7 +67,7 @@ int hr_recorder_open(const char *folder, uint64_t recording, hr_recorder **ret_r
 }
 
 uint32_t hr_recorder_count(const hr_recorder *recorder) {
-    return recorder->count;
+    return recorder->file_count;
 }
 
 /* ---- which memory is known ---- */
@@ -215,13 +217,16 @@ static bool has_room(hr_recorder *recorder) {
     return true;
 }
 
-/* The newest file of a loader, which may be complete. */
+/* The file of a loader. One that has gone on in another file has several: the one that is written. */
 static struct hr__recorded *find(const hr_recorder *recorder, int pid, uint32_t number) {
-    for (uint32_t i = recorder->count; i-- > 0;) {
+    struct hr__recorded *found = NULL;
+    for (uint32_t i = 0; i < recorder->count; i++) {
         struct hr__recorded *loader = recorder->loaders[i];
-        if (loader->pid == pid && loader->look.loader == number) return loader;
+        if (loader->pid != pid || loader->look.loader != number) continue;
+        if (loader->writer.fd >= 0) return loader;
+        found = loader;
     }
-    return NULL;
+    return found;
 }
 
 /* Takes `fd`, also if it fails. */
@@ -252,6 +257,7 @@ static int record_loader(hr_recorder *recorder, int pid, int fd, struct hr__memo
     loader->epoch = loader->look.epoch;
     loader->done = loader->look.batches + loader->look.errors;
     recorder->loaders[recorder->count++] = loader;
+    recorder->file_count++;
     return hr__rows_begin(loader, now_ns);
 }
 
@@ -380,8 +386,7 @@ static int add(hr_recorder *recorder, int pid, int fd) {
     struct hr__recorded *loader = is_its ? find(recorder, pid, look.loader) : NULL;
     if (loader && loader->writer.fd < 0) loader = NULL; /* another process had this pid */
     if (is_its && !loader) return record_loader(recorder, pid, fd, place, &look);
-    if (is_its && (loader->fd < 0 || !is_older(&look, &loader->look)))
-        return change_memory(recorder, loader, fd, place, &look);
+    if (is_its && !is_older(&look, &loader->look)) return change_memory(recorder, loader, fd, place, &look);
     if (r != HR_E_STATE && r != -EAGAIN) ignore(recorder, place, pid); /* else it is being made */
     hr__close(&fd);
     return 0;
@@ -393,14 +398,27 @@ int hr_recorder_add(hr_recorder *recorder, int pid, int fd) {
     return recorder->failed = add(recorder, pid, fd);
 }
 
+/* A job may start many processes one after the other. */
+static int drop_ended(hr_recorder *recorder) {
+    int r = 0;
+    for (uint32_t i = recorder->count; r == 0 && i-- > 0;) {
+        struct hr__recorded *loader = recorder->loaders[i];
+        if (loader->fd >= 0 || hr__inner_pid(loader->pid)) continue;
+        r = finish_file(loader, HR_RECORD_JOB_ENDED);
+        free_loader(loader);
+        recorder->loaders[i] = recorder->loaders[--recorder->count];
+    }
+    return r;
+}
+
 int hr_recorder_look(hr_recorder *recorder) {
     int r = 0;
     for (uint32_t i = 0; r == 0 && i < recorder->count; i++) {
         struct hr__recorded *loader = recorder->loaders[i];
         if (loader->fd >= 0) r = loader->is_noted ? look_at(loader, false) : leave(recorder, loader);
-        if (r == 0 && loader->fd < 0 && !hr__inner_pid(loader->pid)) r = finish_file(loader, HR_RECORD_JOB_ENDED);
         loader->is_noted = false;
     }
+    if (r == 0) r = drop_ended(recorder);
     forget_ignored(recorder, 0);
     return recorder->failed = r;
 }

@@ -82,8 +82,8 @@ void hr__rows_free(struct hr__recorded *loader);
 /* The loader has memory again, or for the first time: a second begins. A minute goes on over the time between two
  * epochs, so that short epochs do not fill the ring of minutes. */
 int hr__rows_begin(struct hr__recorded *loader, int64_t now_ns);
-/* Adds what the last look shows, and writes the second and the minute if they are over; `is_last`: the memory goes away,
- * and the second ends with it. */
+/* Adds what the last look shows, and writes the second and the minute if they are over; `is_last`: the memory goes
+ * away, and the second ends with it. */
 int hr__rows_add(struct hr__recorded *loader, int64_t now_ns, bool is_last);
 /* Writes the minute as far as it is. */
 int hr__rows_end(struct hr__recorded *loader);

@@ -105,7 +105,7 @@ static void add_process(struct hr__recorded *loader, uint32_t worker) {
     add_growth(&total->delay_ns, &loader->delay_ns[worker], cpu_ns ? hr__delay_ns((int)pid) : 0);
 }
 
-/* What the rest of the machine does. A process that has ended leaves the numbers as they were. */
+/* Adds what the rest of the machine does. A process that has ended leaves the numbers as they were. */
 static void add_machine(struct hr__recorded *loader) {
     struct hr_record_row *total = &loader->totals.row;
     uint64_t throttled_ns = hr__cgroup_throttled_ns(loader->pid);
@@ -117,7 +117,7 @@ static void add_machine(struct hr__recorded *loader) {
     for (uint32_t i = 0; i < loader->look.worker_count; i++) add_process(loader, i);
 }
 
-/* What goes on at `now_ns` is added until `until_ns`. */
+/* Adds the look. The work that goes on at `now_ns` is added until `until_ns`. */
 static void add_look(struct hr__recorded *loader, int64_t now_ns, int64_t until_ns) {
     add_loop(&loader->totals.row, &loader->look, until_ns);
     add_counts(&loader->totals.row, &loader->look);

@@ -120,6 +120,31 @@ static void an_observer_sees_what_a_loader_shows(void **state) {
     close_room(&room);
 }
 
+static void a_glance_sees_the_sample_that_a_worker_reads(void **state) {
+    struct room room;
+    struct hr_task task;
+    struct hr_glance glances[WORKERS];
+    void *data;
+    (void)state;
+    open_room(&room);
+    must(order(&room.scene, 0, 7, BYTES));
+    must(hr_port_take(room.port, in_s(PATIENCE_S), &task));
+    hr_port_note_index(room.port, 0, 123);
+    assert_int_equal(hr_arena_glance(room.fd, glances, WORKERS), WORKERS);
+    assert_int_equal(glances[0].phase, HR_PHASE_FETCH);
+    assert_int_equal(glances[0].task, 7);
+    assert_int_equal(glances[0].index, 123);
+    assert_int_equal(glances[1].index, HR_NO_SAMPLE);
+    must(hr_port_reserve(room.port, BYTES, &data));
+    must(hr_port_publish(room.port, HR_STATUS_BATCH, BYTES));
+    assert_int_equal(hr_arena_glance(room.fd, glances, 1), WORKERS);
+    assert_int_equal(glances[0].phase, HR_PHASE_WAIT);
+    close_room(&room);
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    assert_int_equal(hr_arena_glance(null, glances, WORKERS), HR_E_CORRUPT);
+    close(null);
+}
+
 static void published_batches_are_counted_in_the_queue(void **state) {
     struct room room;
     struct hr_arena_look look;
@@ -461,6 +486,7 @@ static void without_memory_or_sockets_counts_go_on(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_observer_sees_what_a_loader_shows),
+        cmocka_unit_test(a_glance_sees_the_sample_that_a_worker_reads),
         cmocka_unit_test(published_batches_are_counted_in_the_queue),
         cmocka_unit_test(counts_go_on_in_the_next_arena),
         cmocka_unit_test(short_samples_are_all_counted),

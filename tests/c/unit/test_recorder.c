@@ -189,7 +189,7 @@ static void other_loaders_are_not_recorded(void **state) {
     must(hr_recorder_open(folder, RECORDING + 1, &recorder));
     open_room(&room);
     assert_false(note(recorder, &room));
-    assert_true(note(recorder, &room)); /* it is remembered that this is none */
+    assert_true(note(recorder, &room)); /* it is remembered that this is another one */
     must(hr_recorder_look(recorder));
     assert_int_equal(hr_recorder_count(recorder), 0);
     int rubbish = memfd_create("headrace-arena", MFD_CLOEXEC);
