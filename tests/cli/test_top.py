@@ -290,7 +290,7 @@ def page_of_show() -> bytes:
     raise AssertionError("the show has no page")
 
 
-SHOWN_AT, OPENED_AT = 1024, 80  # struct hr__shown, and opened_ns in it
+SHOWN_AT, OPENED_AT = 1024, 88  # struct hr__shown, and opened_ns in it
 
 
 def test_other_versions_are_one_line() -> None:
