@@ -88,7 +88,7 @@ class Recorded:
     world_size: int
     workers: int
     queue_room: int
-    opened_ns: int
+    opened_real_ns: int  # when it was made, on CLOCK_REALTIME, which ranks of several machines share
     host: str
     command: str
     cores: int
@@ -108,6 +108,11 @@ class Recorded:
             return self.seconds if len(self.seconds) else self.minutes
         first_ns = self.seconds["at_ns"][0] - self.seconds["length_ns"][0]
         return self.minutes.chosen([at_ns <= first_ns for at_ns in self.minutes["at_ns"]]).then(self.seconds)
+
+    @property
+    def last_real_ns(self) -> int:
+        """Returns when the recording ends."""
+        return self.rows["real_ns"][-1] if len(self.rows) else self.opened_real_ns
 
     def real_ns(self, at_ns: int) -> int:
         """Returns a time of CLOCK_MONOTONIC on CLOCK_REALTIME, by the newest row that is not later, or the first."""
