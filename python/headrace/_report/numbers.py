@@ -134,7 +134,7 @@ def numbers_of(one: Recorded) -> Numbers:
     fetch_s, collate_s = rows.sum_of_workers_s("fetch_ns"), rows.sum_of_workers_s("collate_ns")
     busy_s = fetch_s + collate_s
     all_s = busy_s + rows.sum_of_workers_s("wait_ns")
-    steps, workers = sum(rows["batches"]), round(_mean(rows, "used_workers")) or one.workers
+    steps, workers = sum(rows["batches"]), round(_mean(rows if len(rows) else one.rows, "used_workers")) or one.workers
     inside_s, start_s = rows.sum_s("inside_ns"), rows.sum_s("start_ns")
     return Numbers(
         steps=steps,
@@ -142,7 +142,7 @@ def numbers_of(one: Recorded) -> Numbers:
         inside_s=inside_s,
         start_s=start_s,
         starts=sum(rows["starts"]),
-        workers_s=rows.sum_s("wait_ns"),
+        workers_s=min(rows.sum_s("wait_ns"), inside_s),  # one that began in the first steps ends later
         pin_s=rows.sum_s("pin_ns"),
         draw_s=rows.sum_s("draw_ns"),
         rebuild_s=rows.sum_s("rebuild_ns"),

@@ -75,6 +75,17 @@ def test_first_steps_do_not_count() -> None:
     assert judged(run(more={"inside_ns": waits})).kind == "trainer"
 
 
+def test_wait_that_began_in_the_first_steps_is_no_more_than_all() -> None:
+    """The wait of 9 s is a part of the first row, and that of the workers is known when it ends."""
+    one = run(more={"inside_ns": [S, *[S // 100] * 59], "wait_ns": [0, 9 * S, *[0] * 58]})
+    numbers = numbers_of(one)
+    assert numbers.workers_s == numbers.inside_s == pytest.approx(0.59)
+
+
+def test_workers_of_a_short_run_are_those_that_got_tasks() -> None:
+    assert numbers_of(run(count=1, workers=16, more={"used_workers": 2})).workers == 2
+
+
 def test_time_between_epochs_does_not_count() -> None:
     """In each half of the time there is an epoch; in between the loop does other things for a minute."""
     moving = [20] * 30 + [0] * 60 + [20] * 30
