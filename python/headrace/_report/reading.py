@@ -27,10 +27,11 @@ def _read_file(path: Path) -> Recorded:
     file = _core.Recording(path)
     known = file.identity
     began_ns, began_real_ns = file.clocks[0]
+    clock_ns = began_real_ns - began_ns
     return Recorded(
         path=str(path),
         **{name: known[name] for name in _KNOWN},
-        opened_real_ns=known["opened_ns"] - began_ns + began_real_ns,
+        opened_real_ns=known["opened_ns"] + clock_ns,
         ended=file.ended,
         seconds=Rows(file.seconds, file.second_workers),
         minutes=Rows(file.minutes, file.minute_workers),
@@ -38,4 +39,6 @@ def _read_file(path: Path) -> Recorded:
         slowest=[Slow(*one) for one in file.slowest],
         batches=file.batches,
         steps=file.steps,
+        clock_ns=clock_ns,
+        torn=file.torn,
     )

@@ -125,5 +125,6 @@ def week() -> Recorded:
         "private_bytes": growing[-1],
     }
     newest = rows_of(7200, 1, end_ns, workers=16, worker=worker, batches=9, samples=72, inside_ns=seconds,
-                     cores_allowed=16000, memory_available=32 << 30, queue_count=3)  # fmt: skip
+                     cores_allowed=16000, memory_available=32 << 30, queue_count=3,
+                     used_workers=16)  # fmt: skip
     return replace(one, minutes=one.seconds, seconds=newest)

@@ -160,6 +160,16 @@ def test_job_waits_as_long_as_the_slowest_rank() -> None:
     assert "40 % (slowest rank of each step)" in summary.describe(job)
 
 
+def test_rank_whose_rows_are_gone_has_no_cause() -> None:
+    """Its file was cut behind the steps."""
+    cut = run(rank=0, world_size=2, wait=0.4, count=0, torn=2, clock_ns=REAL - OPENED)
+    cut = replace(cut, steps=run(wait=0.4).steps)
+    job = job_of(cut, run(rank=1, world_size=2, wait=0.1, opened_real_ns=REAL + S))
+    assert (verdict := rules.verdict_on(job)).kind == "rank"
+    assert "Its cause: too short to say." in verdict.advice
+    assert "2 damaged parts of the recording had to be left out." in notes.notes_on(job)
+
+
 def test_ranks_of_two_runs_are_two_jobs() -> None:
     runs = [opened(at * 100, rank) for at in range(2) for rank in range(2)]
     assert [[one.rank for one in job.loaders] for job in jobs_of(runs)] == [[0, 1], [0, 1]]
