@@ -118,7 +118,10 @@ static bool set_environment(const struct run *run) {
         unsetenv(run_rows[MODULE].variable);
         unsetenv(run_rows[RUN_PATH].variable);
     }
-    return !run_has(run, HEADSPACE) || setenv("HEADRACE_HEADSPACE", HEADSPACE_STEPS, 0) == 0; /* not if it is set */
+    static const char name[] = "HEADRACE_HEADSPACE";
+    const char *steps = getenv(name);
+    bool is_asked = steps && *steps && strcmp(steps, "0") != 0; /* perhaps for another number of steps */
+    return is_asked || !run_has(run, HEADSPACE) || setenv(name, HEADSPACE_STEPS, 1) == 0;
 }
 
 static int start(struct run *run) {

@@ -77,13 +77,14 @@ struct hr_record_row {
     uint64_t cores_allowed;    /* thousandths of cores that the job may use: affinity and quota */
     uint64_t throttled_ns;     /* for how long the quota stopped the job */
     uint64_t memory_available; /* bytes of the machine, or of the cgroup if those are fewer */
+    uint64_t used_workers; /* that get tasks, at its end: the first ones. The others are parked (num_workers="auto") */
 };
 
 /* A worker in a second or a minute. */
 struct hr_record_worker {
     uint64_t fetch_ns; /* with the phase that goes on at the end */
     uint64_t collate_ns;
-    uint64_t wait_ns;
+    uint64_t wait_ns;       /* for tasks; 0 while it is parked */
     uint64_t delay_ns;      /* for how long it could have run, and waited for a core */
     uint64_t cpu_ns;        /* 0 with private_bytes 0: its process was not seen */
     uint64_t private_bytes; /* RssAnon, at the end */

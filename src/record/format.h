@@ -110,7 +110,7 @@ struct hr__record_row {
     uint32_t cores_allowed;
     uint32_t throttled_us;
     uint32_t available_kib;
-    uint32_t unused;
+    uint32_t used_workers; /* 0: all workers of the file */
 };
 
 /* Those of all workers follow their row. */

@@ -278,6 +278,7 @@ static uint64_t kib(uint32_t kib) {
 void hr_record_read_row(const hr_record *record, enum hr_record_part part, uint64_t number,
                         struct hr_record_row *ret_row) {
     struct hr__record_row row;
+    uint32_t workers = record->identity.worker_count;
     memcpy(&row, entry_of(record, ring_of_rows(part), number), sizeof row);
     *ret_row = (struct hr_record_row){
         .at_ns = row.at_ns,
@@ -304,6 +305,7 @@ void hr_record_read_row(const hr_record *record, enum hr_record_part part, uint6
         .cores_allowed = row.cores_allowed,
         .throttled_ns = us(row.throttled_us),
         .memory_available = kib(row.available_kib),
+        .used_workers = row.used_workers && row.used_workers < workers ? row.used_workers : workers,
     };
 }
 

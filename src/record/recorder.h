@@ -42,6 +42,12 @@ struct hr__reading {
     int64_t first_ns, last_ns; /* 0: it reads none */
 };
 
+/* How long a worker has waited, with the time in which it was parked. */
+struct hr__waiting {
+    uint64_t ns;
+    bool is_new; /* it was parked, and has had no task: it does not show since when it waits */
+};
+
 struct hr__slow {
     struct hr_record_sample sample;
     bool is_measured; /* by the worker */
@@ -61,6 +67,7 @@ struct hr__recorded {
     struct hr_arena_look look;
     struct hr_worker_look *workers; /* these have places for all workers of the file */
     uint64_t *batches_seen;
+    struct hr__waiting *waiting;
     uint64_t *cpu_ns; /* of the process that is this worker now */
     uint64_t *delay_ns;
     uint32_t *cpu_pids;

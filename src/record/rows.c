@@ -22,18 +22,20 @@ int hr__rows_make(struct hr__recorded *loader) {
     uint32_t count = loader->writer.worker_count;
     loader->second.length_ns = HR_NS_PER_S;
     loader->minute.length_ns = MINUTE_NS;
+    loader->waiting = zeros(count, sizeof *loader->waiting);
     loader->cpu_ns = zeros(count, sizeof *loader->cpu_ns);
     loader->delay_ns = zeros(count, sizeof *loader->delay_ns);
     loader->cpu_pids = zeros(count, sizeof *loader->cpu_pids);
     loader->totals.workers = zeros(count, sizeof(struct hr_record_worker));
     loader->second.before.workers = zeros(count, sizeof(struct hr_record_worker));
     loader->minute.before.workers = zeros(count, sizeof(struct hr_record_worker));
-    bool is_made = loader->cpu_ns && loader->delay_ns && loader->cpu_pids && loader->totals.workers &&
-                   loader->second.before.workers && loader->minute.before.workers;
+    bool is_made = loader->waiting && loader->cpu_ns && loader->delay_ns && loader->cpu_pids &&
+                   loader->totals.workers && loader->second.before.workers && loader->minute.before.workers;
     return is_made ? 0 : -ENOMEM;
 }
 
 void hr__rows_free(struct hr__recorded *loader) {
+    hr__free(loader->waiting);
     hr__free(loader->cpu_ns);
     hr__free(loader->delay_ns);
     hr__free(loader->cpu_pids);
@@ -46,6 +48,12 @@ void hr__rows_free(struct hr__recorded *loader) {
 
 static void keep_larger(uint64_t *total, uint64_t value) {
     *total = hr__max(*total, value);
+}
+
+static void add_growth(uint64_t *total, uint64_t *before, uint64_t now) {
+    if (now <= *before) return;
+    *total += now - *before;
+    *before = now;
 }
 
 static uint64_t since(int64_t now_ns, uint64_t since_ns) {
@@ -74,23 +82,31 @@ static void add_counts(struct hr_record_row *total, const struct hr_arena_look *
     total->epoch = look->epoch;
     total->step = look->step;
     total->queue_count = look->queue_count;
+    total->used_workers = look->used_count;
     total->used_bytes = look->used_bytes;
 }
 
-static void add_worker(struct hr_record_worker *total, const struct hr_worker_status *status, int64_t now_ns) {
+/* A parked worker waits for no task. */
+static void add_wait(struct hr__recorded *loader, uint32_t worker, uint64_t wait_ns) {
+    struct hr__waiting *waiting = &loader->waiting[worker];
+    bool is_parked = worker >= loader->look.used_count, has_begun = loader->workers[worker].status.phase_since_ns != 0;
+    if (is_parked || (waiting->is_new && has_begun))
+        keep_larger(&waiting->ns, wait_ns);
+    else
+        add_growth(&loader->totals.workers[worker].wait_ns, &waiting->ns, wait_ns);
+    waiting->is_new = !has_begun && (is_parked || waiting->is_new);
+}
+
+static void add_worker(struct hr__recorded *loader, uint32_t worker, int64_t now_ns) {
+    const struct hr_worker_status *status = &loader->workers[worker].status;
+    struct hr_record_worker *total = &loader->totals.workers[worker];
     uint64_t phases[HR_PHASE_COUNT];
     memcpy(phases, status->phase_ns, sizeof phases);
     if (status->pid && status->phase < HR_PHASE_COUNT)
         phases[status->phase] += since(now_ns, (uint64_t)status->phase_since_ns);
     keep_larger(&total->fetch_ns, phases[HR_PHASE_FETCH]);
     keep_larger(&total->collate_ns, phases[HR_PHASE_COLLATE]);
-    keep_larger(&total->wait_ns, phases[HR_PHASE_WAIT]);
-}
-
-static void add_growth(uint64_t *total, uint64_t *before, uint64_t now) {
-    if (now <= *before) return;
-    *total += now - *before;
-    *before = now;
+    add_wait(loader, worker, phases[HR_PHASE_WAIT]);
 }
 
 /* A new process that is this worker begins at 0. */
@@ -121,8 +137,7 @@ static void add_machine(struct hr__recorded *loader) {
 static void add_look(struct hr__recorded *loader, int64_t now_ns, int64_t until_ns) {
     add_loop(&loader->totals.row, &loader->look, until_ns);
     add_counts(&loader->totals.row, &loader->look);
-    for (uint32_t i = 0; i < loader->look.worker_count; i++)
-        add_worker(&loader->totals.workers[i], &loader->workers[i].status, until_ns);
+    for (uint32_t i = 0; i < loader->look.worker_count; i++) add_worker(loader, i, until_ns);
     loader->totals.row.at_ns = now_ns;
     loader->totals.row.real_ns = hr__wall_ns();
 }

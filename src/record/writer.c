@@ -124,6 +124,7 @@ static void pack_row(const struct hr_record_row *row, struct hr__record_row *to)
         .cores_allowed = narrow(row->cores_allowed),
         .throttled_us = in_us(row->throttled_ns),
         .available_kib = in_kib(row->memory_available),
+        .used_workers = narrow(row->used_workers),
     };
 }
 

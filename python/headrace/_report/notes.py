@@ -97,5 +97,8 @@ def notes_on(job: Job) -> list[str]:
             f"The recording has {len(job.loaders)} of {job.loaders[0].world_size} ranks: a rank that it does not have "
             "may be the slowest one."
         )
+    torn = sum(one.torn for one in job.loaders)
+    if torn:
+        notes.append(f"{counted(torn, 'damaged part')} of the recording had to be left out.")
     notes += sorted({f"The recording ends early: {one.ended}." for one in job.loaders if one.ended == "disk full"})
     return notes

@@ -49,9 +49,11 @@ class Numbers:
     rebuild_s: float = 0.0
     samples: int = 0
     size_bytes: int = 0
-    workers: int = 0
+    workers: int = 0  # that get tasks, on average: num_workers="auto" parks the others
+    parked: int = 0
     busy: float = 0.0  # the share of their time in which workers have a batch to make
     collate: float = 0.0  # of the busy time
+    collate_s: float = 0.0  # of one batch
     cpu: float = 0.0  # CPU time as a share of the busy time
     delay: float = 0.0  # the time in which they wait for a core, as a share of the busy time
     cores: float = 0.0  # that the job may use
@@ -78,11 +80,6 @@ class Numbers:
     def step_s(self) -> float:
         return self.seconds / self.steps if self.steps else 0.0
 
-    @property
-    def collate_s(self) -> float:
-        """The time of one batch in the collate function."""
-        return self.collate * self.busy * self.workers * self.step_s
-
 
 def is_in_epoch(rows: Rows) -> list[bool]:
     """Returns which rows belong to an epoch: from its begin to its last batch. Between two epochs the loop does other
@@ -101,11 +98,15 @@ def without_first_steps(rows: Rows) -> Rows:
     return rows.chosen([before >= SKIPPED_STEPS for before, _ in zip(done, rows["batches"], strict=False)])
 
 
-def _mean_cores(rows: Rows, name: str) -> float:
-    """Returns the mean of a column of cores over time: rows may be seconds or minutes."""
+def _mean(rows: Rows, name: str) -> float:
+    """Returns the mean of a column over time: rows may be seconds or minutes."""
     lengths = rows["length_ns"]
-    total = sum(cores * length for cores, length in zip(rows[name], lengths, strict=True))
-    return total / sum(lengths) / _THOUSANDTHS if sum(lengths) else 0.0
+    total = sum(value * length for value, length in zip(rows[name], lengths, strict=True))
+    return total / sum(lengths) if sum(lengths) else 0.0
+
+
+def _mean_cores(rows: Rows, name: str) -> float:
+    return _mean(rows, name) / _THOUSANDTHS
 
 
 def _free_cores(rows: Rows, cores: int) -> float:
@@ -133,22 +134,25 @@ def numbers_of(one: Recorded) -> Numbers:
     fetch_s, collate_s = rows.sum_of_workers_s("fetch_ns"), rows.sum_of_workers_s("collate_ns")
     busy_s = fetch_s + collate_s
     all_s = busy_s + rows.sum_of_workers_s("wait_ns")
+    steps, workers = sum(rows["batches"]), round(_mean(rows if len(rows) else one.rows, "used_workers")) or one.workers
     inside_s, start_s = rows.sum_s("inside_ns"), rows.sum_s("start_ns")
     return Numbers(
-        steps=sum(rows["batches"]),
+        steps=steps,
         seconds=max(rows.sum_s("length_ns"), inside_s + start_s),
         inside_s=inside_s,
         start_s=start_s,
         starts=sum(rows["starts"]),
-        workers_s=rows.sum_s("wait_ns"),
+        workers_s=min(rows.sum_s("wait_ns"), inside_s),  # one that began in the first steps ends later
         pin_s=rows.sum_s("pin_ns"),
         draw_s=rows.sum_s("draw_ns"),
         rebuild_s=rows.sum_s("rebuild_ns"),
         samples=sum(rows["samples"]),
         size_bytes=sum(rows["bytes"]),
-        workers=one.workers,
+        workers=workers,
+        parked=one.workers - workers,
         busy=busy_s / all_s if all_s else 0.0,
         collate=collate_s / busy_s if busy_s else 0.0,
+        collate_s=collate_s / steps if steps else 0.0,
         cpu=rows.sum_of_workers_s("cpu_ns") / busy_s if busy_s else 0.0,
         delay=rows.sum_of_workers_s("delay_ns") / busy_s if busy_s else 0.0,
         cores=_mean_cores(rows, "cores_allowed"),

@@ -49,11 +49,10 @@ class Job:
 def jobs_of(recorded: Sequence[Recorded]) -> list[Job]:
     """Groups the loaders by job. The one with the longest waits comes first."""
     groups: list[list[Recorded]] = []
-    for one in sorted(recorded, key=lambda one: one.opened_ns):
-        for group in groups:
-            if _is_of_job(group, one):
-                group.append(one)
-                break
+    for one in sorted(recorded, key=lambda one: one.opened_real_ns):
+        matching = [group for group in groups if _is_of_job(group, one)]
+        if matching:
+            min(matching, key=lambda group: group[0].command != one.command).append(one)
         else:
             groups.append([one])
     jobs = [_compare(sorted(group, key=lambda one: one.rank)) for group in groups]
@@ -61,10 +60,12 @@ def jobs_of(recorded: Sequence[Recorded]) -> list[Job]:
 
 
 def _is_of_job(group: Sequence[Recorded], one: Recorded) -> bool:
-    """Returns True if a loader is that of a further rank. A second run of the same script has the same ranks again."""
+    """Returns True if a loader, which was made after those of a group, may be that of a further rank. A second run of
+    the same script has the same ranks again, and begins when the first one has ended."""
     first = group[0]
     same = (one.name, one.loader, one.world_size) == (first.name, first.loader, first.world_size)
-    return same and one.rank >= 0 and all(other.rank not in (one.rank, -1) for other in group)
+    is_meanwhile = one.opened_real_ns <= max(other.last_real_ns for other in group)
+    return same and is_meanwhile and one.rank >= 0 and all(other.rank not in (one.rank, -1) for other in group)
 
 
 def _inside_by_step(one: Recorded) -> dict[tuple[int, int], int]:

@@ -9,8 +9,7 @@ from headrace import _core
 from headrace._report.recorded import Hour, Recorded, Rows, Slow
 
 _SUFFIX = ".hrr"
-_KNOWN = ("name", "pid", "loader", "rank", "world_size", "workers", "queue_room", "opened_ns", "host", "command",
-          "cores", "version")  # fmt: skip
+_KNOWN = ("name", "pid", "loader", "rank", "world_size", "workers", "queue_room", "host", "command", "cores", "version")
 
 
 def read(path: Path) -> tuple[list[Recorded], list[str]]:
@@ -27,9 +26,12 @@ def read(path: Path) -> tuple[list[Recorded], list[str]]:
 def _read_file(path: Path) -> Recorded:
     file = _core.Recording(path)
     known = file.identity
+    began_ns, began_real_ns = file.clocks[0]
+    clock_ns = began_real_ns - began_ns
     return Recorded(
         path=str(path),
         **{name: known[name] for name in _KNOWN},
+        opened_real_ns=known["opened_ns"] + clock_ns,
         ended=file.ended,
         seconds=Rows(file.seconds, file.second_workers),
         minutes=Rows(file.minutes, file.minute_workers),
@@ -37,4 +39,6 @@ def _read_file(path: Path) -> Recorded:
         slowest=[Slow(*one) for one in file.slowest],
         batches=file.batches,
         steps=file.steps,
+        clock_ns=clock_ns,
+        torn=file.torn,
     )

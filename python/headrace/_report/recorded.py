@@ -88,7 +88,7 @@ class Recorded:
     world_size: int
     workers: int
     queue_room: int
-    opened_ns: int
+    opened_real_ns: int  # when it was made, on CLOCK_REALTIME, which ranks of several machines share
     host: str
     command: str
     cores: int
@@ -100,6 +100,8 @@ class Recorded:
     slowest: Sequence[Slow] = ()  # the slowest one first
     batches: Columns = field(default_factory=dict)
     steps: Columns = field(default_factory=dict)
+    clock_ns: int = 0  # CLOCK_REALTIME minus CLOCK_MONOTONIC when the recording began
+    torn: int = 0  # entries that were left out because they are damaged
 
     @functools.cached_property
     def rows(self) -> Rows:
@@ -109,9 +111,18 @@ class Recorded:
         first_ns = self.seconds["at_ns"][0] - self.seconds["length_ns"][0]
         return self.minutes.chosen([at_ns <= first_ns for at_ns in self.minutes["at_ns"]]).then(self.seconds)
 
+    @property
+    def last_real_ns(self) -> int:
+        """Returns when the recording ends."""
+        if len(self.rows):
+            return self.rows["real_ns"][-1]
+        return self.real_ns(self.steps["at_ns"][-1]) if len(self.steps["at_ns"]) else self.opened_real_ns
+
     def real_ns(self, at_ns: int) -> int:
         """Returns a time of CLOCK_MONOTONIC on CLOCK_REALTIME, by the newest row that is not later, or the first."""
         at, real = self.rows["at_ns"], self.rows["real_ns"]
+        if not len(at):  # the recorder was killed in its first second, or the file was cut
+            return at_ns + self.clock_ns
         row = max(0, bisect.bisect_right(at, at_ns) - 1)
         return at_ns + (real[row] - at[row])
 

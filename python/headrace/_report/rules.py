@@ -96,7 +96,7 @@ def one_rank(case: Case) -> Verdict | None:
     if lag is None or lag.share <= MOST:
         return None
     part = lag.by_s / case.numbers.step_s
-    cause = judge(Case(lag.numbers), RULES[RULES.index(one_rank) + 1 :])
+    cause = judge(Case(lag.numbers), (too_short, *RULES[RULES.index(one_rank) + 1 :]))
     return Verdict(
         "rank",
         f"Rank {lag.rank}",

@@ -83,8 +83,9 @@ def _rate_text(numbers: Numbers) -> str:
 def _workers_text(numbers: Numbers) -> str:
     if not numbers.workers:
         return "none: the training process makes its batches"
+    parked = f" on average, and {numbers.parked} parked" if numbers.parked else ""
     return (
-        f"{numbers.workers}, busy {share(numbers.busy)}, with CPU for {share(numbers.cpu)} of that; collating "
+        f"{numbers.workers}{parked}, busy {share(numbers.busy)}, with CPU for {share(numbers.cpu)} of that; collating "
         f"{share(numbers.collate)}"
     )
 

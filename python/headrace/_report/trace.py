@@ -108,4 +108,5 @@ def write(recorded: Sequence[Recorded], path: Path, torchs: Path | None) -> int:
 
 def _first_ns(recorded: Sequence[Recorded]) -> int:
     """Returns when the first recording began, on CLOCK_REALTIME."""
-    return min((one.rows["real_ns"][0] - one.rows["length_ns"][0] for one in recorded if len(one.rows)), default=0)
+    return min(one.rows["real_ns"][0] - one.rows["length_ns"][0] if len(one.rows) else one.opened_real_ns
+               for one in recorded)  # fmt: skip

@@ -89,7 +89,8 @@ static struct hr_record_row row_of(uint64_t n) {
                                   .cores_busy = n + 10,
                                   .cores_allowed = n + 11,
                                   .throttled_ns = (n + 12) * 1000,
-                                  .memory_available = (n + 13) * KIB};
+                                  .memory_available = (n + 13) * KIB,
+                                  .used_workers = 1 + n % WORKERS};
 }
 
 static struct hr_record_worker worker_of(uint64_t n, uint32_t worker) {

@@ -72,21 +72,25 @@ static void close_room(struct room *room) {
 }
 
 /* A worker makes a batch of sample `index`, and the loop takes it. */
-static void step(struct room *room, uint64_t index) {
+static void step_by(struct room *room, uint32_t worker, hr_port *port, uint64_t index) {
     struct hr_task task;
     struct hr_show_visit visit;
     struct hr_delivery *delivery;
     void *data;
-    must(order(&room->scene, 0, index, BYTES));
-    must(hr_port_take(room->port, in_s(PATIENCE_S), &task));
-    hr_port_note_index(room->port, 0, index);
-    hr_port_note_last(room->port, 1);
-    must(hr_port_reserve(room->port, BYTES, &data));
-    must(hr_port_publish(room->port, HR_STATUS_BATCH, BYTES));
+    must(order(&room->scene, worker, index, BYTES));
+    must(hr_port_take(port, in_s(PATIENCE_S), &task));
+    hr_port_note_index(port, 0, index);
+    hr_port_note_last(port, 1);
+    must(hr_port_reserve(port, BYTES, &data));
+    must(hr_port_publish(port, HR_STATUS_BATCH, BYTES));
     hr_show_enter(room->show, &visit);
-    must(hr_arena_receive(room->scene.arena, 0, in_s(PATIENCE_S), &delivery));
+    must(hr_arena_receive(room->scene.arena, worker, in_s(PATIENCE_S), &delivery));
     hr_show_leave(room->show, &visit, HR_SHOW_BATCH, 5, 2);
     hr_delivery_done(delivery);
+}
+
+static void step(struct room *room, uint64_t index) {
+    step_by(room, 0, room->port, index);
 }
 
 /* Notes the memory, as a walk over descriptors does. Returns whether the recorder knew it. */
@@ -182,6 +186,49 @@ static void steps_before_an_epoch_ended_are_recorded(void **state) {
     hr_record_close(record);
 }
 
+static void look_after(hr_recorder *recorder, const struct room *room, useconds_t us) {
+    usleep(us);
+    assert_true(note(recorder, room));
+    must(hr_recorder_look(recorder));
+}
+
+/* Worker 1 is parked before its first task, and again after it. */
+static void waiting_of_parked_workers_does_not_count(void **state) {
+    enum { LONG_US = 200000, LONG_NS = LONG_US * 1000 };
+    hr_recorder *recorder;
+    struct room room;
+    struct hr_record_row row;
+    struct hr_record_worker worker;
+    (void)state;
+    must(hr_recorder_open(folder, 0, &recorder));
+    open_room(&room);
+    hr_port *port = open_port_here(&room.scene, 1);
+    hr_show_use(room.show, 1, 2);
+    step(&room, 1);
+    assert_false(note(recorder, &room));
+    look_after(recorder, &room, LONG_US);
+    hr_show_use(room.show, 2, 4);
+    look_after(recorder, &room, 0); /* it has no task yet */
+    step_by(&room, 1, port, 2);
+    look_after(recorder, &room, 0);
+    hr_show_use(room.show, 1, 2);
+    look_after(recorder, &room, LONG_US);
+    step(&room, 3);
+    must(hr_recorder_end(recorder, HR_RECORD_STOPPED));
+    hr_port_close(port);
+    close_room(&room);
+
+    hr_record *record = open_file();
+    assert_int_equal(hr_record_count(record, HR_RECORD_SECONDS), 1);
+    hr_record_read_row(record, HR_RECORD_SECONDS, 0, &row);
+    assert_int_equal(row.used_workers, 1);
+    hr_record_read_worker(record, HR_RECORD_SECONDS, 0, 0, &worker);
+    assert_in_range(worker.wait_ns, LONG_NS, INT64_MAX);
+    hr_record_read_worker(record, HR_RECORD_SECONDS, 0, 1, &worker);
+    assert_in_range(worker.wait_ns, 0, LONG_NS / 2);
+    hr_record_close(record);
+}
+
 static void other_loaders_are_not_recorded(void **state) {
     hr_recorder *recorder;
     struct room room;
@@ -229,6 +276,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_of_several_memories_are_in_one_file),
         cmocka_unit_test(steps_before_an_epoch_ended_are_recorded),
+        cmocka_unit_test(waiting_of_parked_workers_does_not_count),
         cmocka_unit_test(other_loaders_are_not_recorded),
         cmocka_unit_test(a_file_that_cannot_grow_ends_the_recording),
     };

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
 from jobs import HEADRACE, Job, Result, run
 
 STEPS = 5
@@ -67,8 +68,10 @@ def test_ranks_end_at_the_same_step(tmp_path: Path) -> None:
     assert_ended_together(tmp_path, result, NEEDED + 1)
 
 
-def test_option_asks_for_100_steps(tmp_path: Path) -> None:
-    result = run(tmp_path, NUMPY.replace("time.sleep(0.005 * RANK)", "pass"), "--headspace", nproc=1)
+@pytest.mark.parametrize("env", [{}, {"HEADRACE_HEADSPACE": "0"}, {"HEADRACE_HEADSPACE": ""}])
+def test_option_asks_for_100_steps(tmp_path: Path, env: dict[str, str]) -> None:
+    code = NUMPY.replace("time.sleep(0.005 * RANK)", "pass")
+    result = run(tmp_path, code, "--headspace", env=env, nproc=1)
     assert result.code == 0, result.stderr
     assert (tmp_path / "shared/made.0").read_text() == str(20 + 300 + 10 + 1)
 

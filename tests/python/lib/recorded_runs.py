@@ -17,7 +17,7 @@ REAL = 1_700_000_000 * S
 NAMES = (
     "at_ns", "real_ns", "length_ns", "epoch", "step", "batches", "samples", "bytes", "errors", "inside_ns", "start_ns",
     "starts", "wait_ns", "pin_ns", "draw_ns", "rebuild_ns", "restarts", "bad_samples", "queue_count", "used_bytes",
-    "cores_busy", "cores_allowed", "throttled_ns", "memory_available",
+    "cores_busy", "cores_allowed", "throttled_ns", "memory_available", "used_workers",
 )  # fmt: skip
 
 
@@ -72,14 +72,16 @@ def run(
     values = {"batches": per_s * length_s, "samples": 8 * per_s * length_s, "bytes": MS * per_s * length_s,
               "inside_ns": wait * ns, "wait_ns": wait * ns, "start_ns": start * ns, "starts": int(start > 0),
               "queue_count": 1, "cores_busy": 1000 * used, "cores_allowed": 1000 * cores,
-              "throttled_ns": throttled * ns, "memory_available": available, **(more or {})}  # fmt: skip
+              "throttled_ns": throttled * ns, "memory_available": available, "used_workers": workers,
+              **(more or {})}  # fmt: skip
     rows = rows_of(count, length_s, workers=workers, worker=worker, **values)
     steps, batches, slowest = _steps(rows, per_s, workers, wait, slow_every)
     samples = [0] * BUCKETS
     samples[21] = 1000  # 2 to 4 ms
     known = {
         "path": "run1/one.hrr", "name": "train.py:88", "pid": 4187, "loader": 0, "rank": rank, "world_size": world_size,
-        "workers": workers, "queue_room": 8, "opened_ns": OPENED, "host": "node07", "command": "python train.py",
+        "workers": workers, "queue_room": 8, "opened_real_ns": REAL,
+        "host": "node07", "command": "python train.py",
         "cores": int(cores), "version": "0.1.0", "ended": "the job ended", "seconds": rows, "minutes": rows_of(0),
         "hours": [Hour(OPENED, samples, samples)], "slowest": slowest, "batches": batches, "steps": steps,
     }  # fmt: skip
@@ -123,5 +125,6 @@ def week() -> Recorded:
         "private_bytes": growing[-1],
     }
     newest = rows_of(7200, 1, end_ns, workers=16, worker=worker, batches=9, samples=72, inside_ns=seconds,
-                     cores_allowed=16000, memory_available=32 << 30, queue_count=3)  # fmt: skip
+                     cores_allowed=16000, memory_available=32 << 30, queue_count=3,
+                     used_workers=16)  # fmt: skip
     return replace(one, minutes=one.seconds, seconds=newest)

@@ -25,7 +25,7 @@ _STEP = struct.Struct("<II 5I")
 _ROW_FIELDS = [  # after at_ns, real_ns and bytes; us and KiB in the file are ns and bytes here
     *("length_ns", "epoch", "step", "batches", "samples", "errors", "inside_ns", "start_ns", "starts", "wait_ns"),
     *("pin_ns", "draw_ns", "rebuild_ns", "restarts", "bad_samples", "queue_count", "used_bytes", "cores_busy"),
-    *("cores_allowed", "throttled_ns", "memory_available"),
+    *("cores_allowed", "throttled_ns", "memory_available", "used_workers"),
 ]
 _WORKER_FIELDS = ["fetch_ns", "collate_ns", "wait_ns", "delay_ns", "cpu_ns", "private_bytes"]
 
@@ -99,7 +99,7 @@ class File:
 
     def _row(self, ring: str, row: Mapping[str, int], workers: Iterable[Mapping[str, int]]) -> None:
         first = [row.get(name, 0) for name in ("at_ns", "real_ns", "bytes")]
-        entry = _ROW.pack(0, 0, *first, *(_pack(name, row.get(name, 0)) for name in _ROW_FIELDS), 0)
+        entry = _ROW.pack(0, 0, *first, *(_pack(name, row.get(name, 0)) for name in _ROW_FIELDS))
         for worker in workers:
             entry += _WORKER.pack(*(_pack(name, worker.get(name, 0)) for name in _WORKER_FIELDS))
         self._append(ring, entry)

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from headrace._report import notes, rules, summary
+from headrace._report import notes, reading, rules, summary
 from headrace._report.numbers import numbers_of
 from headrace._report.ranks import Job, jobs_of
 from headrace._report.recorded import Hour, Recorded
-from recorded_runs import MS, OPENED, S, rows_of, run
+from recorded_runs import MS, OPENED, REAL, S, rows_of, run
+from recordings import File
 
 
 def judged(*loaders: Recorded) -> rules.Verdict:
@@ -54,10 +56,34 @@ def test_first_rule_that_holds_is_the_verdict(values: dict[str, Any], kind: str,
     assert [word for word in words if word not in f"{verdict.text} {verdict.advice}"] == []
 
 
+def test_parked_workers_do_not_count() -> None:
+    """num_workers="auto" uses 3 of 16 workers on average; the others add no time."""
+    one = run(workers=16, busy=0.95 * 3 / 16, more={"used_workers": [2, 4, 3] * 20})
+    waited = {"wait_ns": [int(0.05 * S * 3 / 16)] * 60}
+    workers = [{**worker, **waited} for worker in one.seconds.of_workers]
+    job = job_of(replace(one, seconds=replace(one.seconds, of_workers=workers)))
+    verdict = rules.verdict_on(job)
+    assert (verdict.kind, job.numbers.workers, job.numbers.parked) == ("too few", 3, 13)
+    assert "The 3 workers are busy 95 % of their time" in verdict.text
+    assert verdict.advice.startswith("About 4 workers would")
+    assert dict(summary.facts_on(job))["workers"].startswith("3 on average, and 13 parked, busy 95 %")
+
+
 def test_first_steps_do_not_count() -> None:
     """The first second has more than 20 steps, and waits all the time."""
     waits = [S, *[S // 100] * 59]
     assert judged(run(more={"inside_ns": waits})).kind == "trainer"
+
+
+def test_wait_that_began_in_the_first_steps_is_no_more_than_all() -> None:
+    """The wait of 9 s is a part of the first row, and that of the workers is known when it ends."""
+    one = run(more={"inside_ns": [S, *[S // 100] * 59], "wait_ns": [0, 9 * S, *[0] * 58]})
+    numbers = numbers_of(one)
+    assert numbers.workers_s == numbers.inside_s == pytest.approx(0.59)
+
+
+def test_workers_of_a_short_run_are_those_that_got_tasks() -> None:
+    assert numbers_of(run(count=1, workers=16, more={"used_workers": 2})).workers == 2
 
 
 def test_time_between_epochs_does_not_count() -> None:
@@ -134,9 +160,48 @@ def test_job_waits_as_long_as_the_slowest_rank() -> None:
     assert "40 % (slowest rank of each step)" in summary.describe(job)
 
 
+def test_rank_whose_rows_are_gone_has_no_cause() -> None:
+    """Its file was cut behind the steps."""
+    cut = run(rank=0, world_size=2, wait=0.4, count=0, torn=2, clock_ns=REAL - OPENED)
+    cut = replace(cut, steps=run(wait=0.4).steps)
+    job = job_of(cut, run(rank=1, world_size=2, wait=0.1, opened_real_ns=REAL + S))
+    assert (verdict := rules.verdict_on(job)).kind == "rank"
+    assert "Its cause: too short to say." in verdict.advice
+    assert "2 damaged parts of the recording had to be left out." in notes.notes_on(job)
+
+
 def test_ranks_of_two_runs_are_two_jobs() -> None:
-    runs = [run(rank=rank, world_size=2, opened_ns=OPENED + at * 100 * S) for at in range(2) for rank in range(2)]
+    runs = [opened(at * 100, rank) for at in range(2) for rank in range(2)]
     assert [[one.rank for one in job.loaders] for job in jobs_of(runs)] == [[0, 1], [0, 1]]
+
+
+def opened(after_s: int, rank: int, **fields: Any) -> Recorded:
+    """Makes the recording of a rank of two whose loader was made so many seconds later, and ran for a minute."""
+    one = run(rank=rank, world_size=2, opened_real_ns=REAL + after_s * S, **fields)
+    later = [real_ns + after_s * S for real_ns in one.seconds["real_ns"]]
+    return replace(one, seconds=replace(one.seconds, of_loader={**one.seconds.of_loader, "real_ns": later}))
+
+
+def test_later_run_does_not_complete_an_earlier_one() -> None:
+    """The recording has rank 0 only of the first run."""
+    jobs = jobs_of([opened(0, 0, pid=1), opened(100, 0, pid=2), opened(101, 1, pid=3)])
+    assert sorted([one.pid for one in job.loaders] for job in jobs) == [[1], [2, 3]]
+
+
+def test_commands_tell_runs_of_the_same_time_apart() -> None:
+    runs = [opened(0, 0, command="a"), opened(1, 0, command="b"), opened(2, 1, command="b"), opened(3, 1, command="a")]
+    assert sorted([one.command for one in job.loaders] for job in jobs_of(runs)) == [["a", "a"], ["b", "b"]]
+
+
+def test_times_of_several_machines_are_compared(tmp_path: Path) -> None:
+    """Clocks of CLOCK_MONOTONIC begin when a machine starts."""
+    for rank, began_ns in enumerate((900 * S, 3 * S)):
+        file = File(rank=rank, world_size=2, opened_ns=began_ns - S, began_ns=began_ns, began_real_ns=REAL + rank * S)
+        file.second({"at_ns": began_ns + 9 * S, "real_ns": REAL + 9 * S}, [{}, {}])
+        file.write(tmp_path / f"{rank}.hrr")
+    found, _ = reading.read(tmp_path)
+    assert [one.opened_real_ns for one in found] == [REAL - S, REAL]
+    assert [[one.rank for one in job.loaders] for job in jobs_of(found)] == [[0, 1]]
 
 
 def test_loaders_of_one_script_are_jobs_by_waiting() -> None:

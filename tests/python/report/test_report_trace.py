@@ -6,13 +6,14 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from headrace._report import trace
 from headrace._report.recorded import Recorded
-from recorded_runs import REAL, S, run
+from recorded_runs import OPENED, REAL, S, run
 
 
 def written(path: Path, loaders: Sequence[Recorded], torchs: Path | None = None) -> dict[str, Any]:
@@ -52,6 +53,13 @@ def test_clocks_that_drift_apart_are_followed(tmp_path: Path) -> None:
     one.seconds.of_loader["real_ns"][30:] = [ns + 5 * S for ns in later[30:]]  # type: ignore[index]
     first, *_, last = spans(written(tmp_path / "trace.json", [one]), "next()")
     assert last["ts"] - first["ts"] == 1199 * 50_000 + 5_000_000
+
+
+def test_recording_without_a_whole_second_has_steps(tmp_path: Path) -> None:
+    """The recorder was killed before it wrote the first one."""
+    one = run(workers=2)
+    short = replace(one, seconds=run(count=0, workers=2).seconds, clock_ns=REAL - OPENED)
+    assert written(tmp_path / "short.json", [short]) == written(tmp_path / "trace.json", [one])
 
 
 TORCHS = {"schemaVersion": 1, "baseTimeNanoseconds": REAL - 10 * S, "traceEvents": [
