@@ -259,6 +259,18 @@ def test_with_worker_rng_the_state_has_the_number(make: Any) -> None:
         damaged.load_state_dict(fields)
 
 
+@KINDS
+def test_state_that_was_just_loaded_is_given_back(make: Any) -> None:
+    loader, other = (loader_of(make, rng="worker") for _ in range(2))
+    next(iter(loader))
+    state = loader.state_dict()  # of two workers
+    next(iter(other))
+    tuning_of(other).tuner.restart(4)
+    next(iter(other))
+    other.load_state_dict(state)
+    assert other.state_dict() == state
+
+
 # ---- other start methods ----
 
 
