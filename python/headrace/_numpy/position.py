@@ -140,7 +140,7 @@ class Position(EpochPosition):
         else:
             state = state_to_begin(loader, start or NextStart(None))
         state.seeds = {**state.seeds, "loader": loader.seed}
-        if loader._tuning is not None and loader._continued_workers is None:  # else the state that was loaded has it
+        if loader._tuning is not None and loader._continued_workers is None:  # else the loaded state has it
             state.seeds.update(loader._tuning.as_seeds(state.steps == 0))
         return state if self.windows is None else self.windows.add_to(state, is_left=False)
 

@@ -57,7 +57,7 @@ def state_dict(loader: Any) -> dict[str, str]:
     windows = position_of(loader).windows
     state = _iterable_state(loader) if is_iterable(loader) else _state_of(loader)
     tuning = _per_loader.tunings.get(loader)
-    if tuning is not None and _per_loader.continued_workers.get(loader) is None:  # else the state that was loaded has it
+    if tuning is not None and _per_loader.continued_workers.get(loader) is None:  # else the loaded state has it
         state.seeds = {**state.seeds, **tuning.as_seeds(state.steps == 0)}
     if windows is not None:
         state = windows.add_to(state, windows.steps_left() < windows.steps and callers.epoch_was_ended())

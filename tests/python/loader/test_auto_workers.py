@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import headrace
+import headrace.torch
 import numpy as np
 import pytest
 import torch
@@ -404,6 +405,20 @@ def test_number_that_is_set_later_is_fixed() -> None:
     loader.num_workers = 1
     list(loader)
     assert loader.report()["workers"] == 1 and "auto" not in loader.report()
+
+
+@pytest.mark.filterwarnings("ignore:headrace. accelerate")
+def test_loader_that_accelerate_rebuilds_has_the_number_by_rule() -> None:
+    loader = loader_of(torchs)
+    assert not loader._is_accelerate_prepared  # accelerate asks, and then makes one of torch's loaders
+    assert loader.num_workers == worker_count.by_rule() and not worker_count.is_auto(loader.num_workers)
+    kept = loader_of(torchs)
+    headrace.torch.install()
+    try:
+        assert not kept._is_accelerate_prepared
+    finally:
+        headrace.torch.uninstall()
+    assert worker_count.is_auto(kept.num_workers)
 
 
 def test_most_is_limited_by_cores_memory_and_processes(monkeypatch: pytest.MonkeyPatch) -> None:
