@@ -272,6 +272,29 @@ def test_state_that_was_just_loaded_is_given_back(make: Any) -> None:
     assert other.state_dict() == state
 
 
+@KINDS
+def test_copy_continues_with_the_number_of_the_state(make: Any) -> None:
+    loader, other = (loader_of(make, rng="worker") for _ in range(2))
+    next(iter(loader))
+    tuning_of(loader).tuner.restart(4)
+    next(iter(loader))
+    other.load_state_dict(loader.state_dict())
+    for one in (copy.copy(other), other):
+        assert iter(one)._engine.used_workers == 4
+
+
+@KINDS
+def test_state_without_a_number_has_none_of_the_state_before(make: Any) -> None:
+    loader, other, fixed = (loader_of(make, num_workers=n, rng="worker") for n in ("auto", "auto", 1))
+    next(iter(loader))
+    tuning_of(loader).tuner.restart(4)
+    next(iter(loader))
+    next(iter(fixed))
+    other.load_state_dict(loader.state_dict())
+    other.load_state_dict(fixed.state_dict())
+    assert iter(other)._engine.used_workers == 2
+
+
 # ---- other start methods ----
 
 
