@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 import traceback
 
@@ -33,7 +34,12 @@ def main(arguments: list[str]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # in any locale
     try:
-        return _COMMANDS[arguments[0]](arguments[1:])
+        code = _COMMANDS[arguments[0]](arguments[1:])
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader of the output has ended, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes the rest when it exits
+        return 128 + signal.SIGPIPE
     except Exception:  # Python would exit with 1, which has another meaning in these commands
         traceback.print_exc()
         return 2

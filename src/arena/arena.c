@@ -223,8 +223,10 @@ int hr_arena_open_worker_fds(hr_arena *arena, uint32_t worker, struct hr_worker_
     if (r == 0 && hr__open_again(arena->life_read_fd, &fds.life_fd) < 0) r = hr__dup(arena->life_read_fd, &fds.life_fd);
     if (r < 0) {
         hr_worker_fds_close(&fds);
-        return hr__fail(r, "arena: cannot duplicate descriptors for worker %u: %s; raise the limit (ulimit -n)", worker,
-                        hr_error_text(r));
+        return hr__fail(r,
+                        "arena: cannot duplicate descriptors for worker %u: %s; raise the limit on open files "
+                        "(ulimit -n)" HR_HELP("open-files"),
+                        worker, hr_error_text(r));
     }
     *ret_fds = fds;
     return 0;

@@ -114,7 +114,8 @@ int hr_crew_open_worker_fds(hr_crew *crew, uint32_t worker, struct hr_worker_fds
     if (r < 0) {
         hr_worker_fds_close(&fds);
         return hr__fail(r, "crew: cannot create the diagnostics file of worker %u: %s; raise the limit on %s", worker,
-                        hr_error_text(r), r == -EFBIG ? "file sizes (ulimit -f)" : "open files (ulimit -n)");
+                        hr_error_text(r),
+                        r == -EFBIG ? "file sizes (ulimit -f)" : "open files (ulimit -n)" HR_HELP("open-files"));
     }
     *ret_fds = fds;
     return 0;

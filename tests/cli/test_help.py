@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 
 import pytest
 from headrace._commands import help as command
-from program import run
+from program import PROGRAM, run
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 KEYS = command.list_keys()
@@ -46,6 +48,14 @@ def test_help_lists_all_pages_and_prints_one() -> None:
     assert page.startswith("A worker process died\n\nYou see: ") and page.endswith("twice.\n")
     again = subprocess.run([sys.executable, "-m", "headrace", "help", "worker-died"], capture_output=True, text=True)
     assert again.stdout == page
+
+
+def test_output_may_be_left_unread() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([PROGRAM, "help"], stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
 def test_words_of_message_find_its_page() -> None:

@@ -141,7 +141,6 @@ class Loader(Options):
         self._engine: _engine.Engine | in_process.InProcessEpoch | None = None  # the newest iterator has it
         self._blame = restart_state.SampleDeaths()
         self._tuning: Tuning | None = None
-        self._continued_workers: int | None = None  # the number of workers that a state has, for the next iterator
         self._position = Position()
         if isinstance(batch_sampler, Plan):  # its ranks are compared
             self._position.made_by = callers.place_of_caller()
@@ -363,9 +362,7 @@ class Loader(Options):
             return None
         if self._tuning is None:
             self._tuning = Tuning(self.num_workers, self.prefetch_factor, self.multiprocessing_context, policy)
-        if self._continued_workers is not None:
-            self._tuning.continue_with(self._continued_workers)
-            self._continued_workers = None
+        self._tuning.continue_with(self._position)
         return self._tuning
 
     def _dataset_of(self, policy: _options.Policy) -> Any:

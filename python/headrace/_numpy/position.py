@@ -140,7 +140,7 @@ class Position(EpochPosition):
         else:
             state = state_to_begin(loader, start or NextStart(None))
         state.seeds = {**state.seeds, "loader": loader.seed}
-        if loader._tuning is not None:
+        if loader._tuning is not None and self.continued_workers is None:  # else the loaded state has it
             state.seeds.update(loader._tuning.as_seeds(state.steps == 0))
         return state if self.windows is None else self.windows.add_to(state, is_left=False)
 
@@ -167,7 +167,6 @@ class Position(EpochPosition):
             if lookup.has_attribute(sampler, "set_epoch"):
                 sampler.set_epoch(state.order["epoch"])  # type: ignore[union-attr]
         self.will_continue(state, window)
-        loader._continued_workers = state.seeds.get("workers")
 
     def begin_iterable(self, loader: Loader) -> IterableEpoch:
         """Begins the next epoch of a loader with an iterable dataset, or continues one."""

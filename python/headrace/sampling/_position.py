@@ -48,7 +48,8 @@ class EpochPosition:
     the state of an iterable dataset before another one was loaded into it, pickled. made_by: the lines that made the
     loader. agreement: how it is compared with those of other ranks. has_warned: of a set_epoch that was forgotten.
     overlap_looks: in how many epochs the parts of ranks were compared. past_draws: what its epochs were drawn from. The
-    last two are headrace.torch's.
+    last two are headrace.torch's. continued_workers: the number of workers that the loaded state has, until
+    an iterator has begun with it.
     """
 
     def __init__(self) -> None:
@@ -61,13 +62,14 @@ class EpochPosition:
         self.has_warned = False
         self.overlap_looks = 0
         self.past_draws: Any = None
+        self.continued_workers: int | None = None
         self._next_start: NextStart | None = None
 
     def copy(self, number: int) -> EpochPosition:
         """Returns the position of a copy of the loader, which continues the same state, and has begun no epoch. number:
         of its next epoch, if it continues no state."""
         other, start = type(self)(), self.next_start
-        other.number = number
+        other.number, other.continued_workers = number, self.continued_workers
         if start is not None:
             other.next_start = NextStart(start.state, start.skipped)
             other.number = number if start.state is None else start.state.epoch
@@ -106,6 +108,7 @@ class EpochPosition:
         """Notes that the next iterator continues a state, which fits the loader. window: that of the state as it was
         given."""
         self.next_start, self.progress = NextStart(state), None
+        self.continued_workers = state.seeds.get("workers")
         if self.windows is not None:
             self.windows.load(window, state.epoch)
         self.number = state.epoch

@@ -117,6 +117,8 @@ class DataLoader(_base.DataLoader[_T_co]):
         if _uses_engine(self) and not _why_torchs(self):
             if _internals.factories()[0] is not get_iterator:
                 _warn_of_accelerate(_ENGINE_LOST)
+                if worker_count.is_auto(self.num_workers):  # torch's workers are never parked
+                    self.num_workers = worker_count.by_rule()
             elif lost := [name for name in _options.TABLE if self._loses(name)]:
                 _warn_of_accelerate(_OPTIONS_LOST.format(", ".join(lost), ", ".join(f"{name}=..." for name in lost)))
         return False

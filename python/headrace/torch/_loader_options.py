@@ -84,9 +84,7 @@ def tuning_of(loader: Any, policy: _options.Policy) -> tuning.Tuning | None:
     if not worker_count.is_auto(loader.num_workers) or _internals.is_iterable(loader):
         return None
     found: tuning.Tuning = _per_loader.tunings.get_or_make(loader, lambda: _new_tuning(loader, policy))
-    if (workers := _per_loader.continued_workers.get(loader)) is not None:
-        _per_loader.continued_workers.drop(loader)
-        found.continue_with(workers)
+    found.continue_with(_per_loader.position_of(loader))
     return found
 
 

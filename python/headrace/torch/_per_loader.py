@@ -48,7 +48,6 @@ _positions: PerLoader[EpochPosition] = PerLoader()
 
 
 tunings: PerLoader[Any] = PerLoader()  # the Tuning of a loader with num_workers="auto"
-continued_workers: PerLoader[int] = PerLoader()  # the number of workers that a state has, for the next iterator
 
 
 def position_of(loader: Any) -> EpochPosition:

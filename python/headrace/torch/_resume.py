@@ -56,7 +56,8 @@ def state_dict(loader: Any) -> dict[str, str]:
     """Returns the state of a loader, after the batches that were delivered."""
     windows = position_of(loader).windows
     state = _iterable_state(loader) if is_iterable(loader) else _state_of(loader)
-    if (tuning := _per_loader.tunings.get(loader)) is not None:
+    tuning = _per_loader.tunings.get(loader)
+    if tuning is not None and position_of(loader).continued_workers is None:  # else the loaded state has it
         state.seeds = {**state.seeds, **tuning.as_seeds(state.steps == 0)}
     if windows is not None:
         state = windows.add_to(state, windows.steps_left() < windows.steps and callers.epoch_was_ended())
@@ -151,8 +152,6 @@ def load(loader: Any, given: Any) -> None:
         state = _next_start.fitting(state, indices_of(loader)[0], option(loader, "on_changed"))
     position.will_continue(state, window)
     _past_draws.load(loader, state.seeds)
-    if "workers" in state.seeds:
-        _per_loader.continued_workers.set(loader, state.seeds["workers"])
     _internals.drop_iterator(loader)
     if is_iterable(loader) and "epoch" in state.order:
         loader.dataset.set_epoch(state.order["epoch"])

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import headrace
+import headrace.torch
 import numpy as np
 import pytest
 import torch
@@ -259,6 +260,41 @@ def test_with_worker_rng_the_state_has_the_number(make: Any) -> None:
         damaged.load_state_dict(fields)
 
 
+@KINDS
+def test_state_that_was_just_loaded_is_given_back(make: Any) -> None:
+    loader, other = (loader_of(make, rng="worker") for _ in range(2))
+    next(iter(loader))
+    state = loader.state_dict()  # of two workers
+    next(iter(other))
+    tuning_of(other).tuner.restart(4)
+    next(iter(other))
+    other.load_state_dict(state)
+    assert other.state_dict() == state
+
+
+@KINDS
+def test_copy_continues_with_the_number_of_the_state(make: Any) -> None:
+    loader, other = (loader_of(make, rng="worker") for _ in range(2))
+    next(iter(loader))
+    tuning_of(loader).tuner.restart(4)
+    next(iter(loader))
+    other.load_state_dict(loader.state_dict())
+    for one in (copy.copy(other), other):
+        assert iter(one)._engine.used_workers == 4
+
+
+@KINDS
+def test_state_without_a_number_has_none_of_the_state_before(make: Any) -> None:
+    loader, other, fixed = (loader_of(make, num_workers=n, rng="worker") for n in ("auto", "auto", 1))
+    next(iter(loader))
+    tuning_of(loader).tuner.restart(4)
+    next(iter(loader))
+    next(iter(fixed))
+    other.load_state_dict(loader.state_dict())
+    other.load_state_dict(fixed.state_dict())
+    assert iter(other)._engine.used_workers == 2
+
+
 # ---- other start methods ----
 
 
@@ -392,6 +428,20 @@ def test_number_that_is_set_later_is_fixed() -> None:
     loader.num_workers = 1
     list(loader)
     assert loader.report()["workers"] == 1 and "auto" not in loader.report()
+
+
+@pytest.mark.filterwarnings("ignore:headrace. accelerate")
+def test_loader_that_accelerate_rebuilds_has_the_number_by_rule() -> None:
+    loader = loader_of(torchs)
+    assert not loader._is_accelerate_prepared  # accelerate asks, and then makes one of torch's loaders
+    assert loader.num_workers == worker_count.by_rule() and not worker_count.is_auto(loader.num_workers)
+    kept = loader_of(torchs)
+    headrace.torch.install()
+    try:
+        assert not kept._is_accelerate_prepared
+    finally:
+        headrace.torch.uninstall()
+    assert worker_count.is_auto(kept.num_workers)
 
 
 def test_most_is_limited_by_cores_memory_and_processes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from headrace._base.warn import log
 from headrace._loader.start import contexts
 from headrace._options import Policy
 from headrace._ranks import worker_count
+from headrace.sampling._position import EpochPosition
 
 _WORTH_S, _WORTH_BATCHES = 1.0, 50  # an epoch with less says nothing about num_workers=0
 _GAIN = 0.03
@@ -32,9 +33,10 @@ class Tuning:
         self.is_forked = contexts.start_method_of(context) == "fork"
         self._said = False
 
-    def continue_with(self, workers: int) -> None:
-        """Begins the next epoch with this number, which a state has."""
-        if not self.changes_within_epochs and workers != self.tuner.wanted:
+    def continue_with(self, position: EpochPosition) -> None:
+        """Begins the next epoch with the number that the loaded state has, once."""
+        workers, position.continued_workers = position.continued_workers, None
+        if workers is not None and not self.changes_within_epochs and workers != self.tuner.wanted:
             self.tuner.restart(min(max(1, workers), self.tuner.report()["most"]))
 
     def as_seeds(self, is_at_start: bool) -> dict[str, int]:
