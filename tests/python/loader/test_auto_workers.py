@@ -360,6 +360,25 @@ class Numbers:
         return epoch, {"done": 1000, "fetch_s": 0.9, "collate_s": 0.1}
 
 
+class LongEpoch(Numbers):
+    """A Show of two minutes."""
+
+    def numbers(self) -> tuple[dict[str, float], dict[str, float]]:
+        epoch = {"seconds": 120.0, "batches": 1000, "inside_s": self.waited_s}
+        return epoch, {"workers": 2, "done": 1000, "fetch_s": 200.0, "collate_s": 0.1}
+
+
+def test_long_epoch_whose_number_cannot_change_is_told() -> None:
+    context = torch.multiprocessing.get_context("fork")
+    waits: Any = LongEpoch(waited_s=60.0)
+    runs: Any = LongEpoch(waited_s=6.0)
+    tuning = Tuning(4, 2, context, headrace._options.Policy(rng="worker"))
+    assert "waits 50% of its time with 2 workers" in str(tuning.report(waits)["advice"])
+    assert tuning.report(runs)["advice"] is None
+    changes = Tuning(4, 2, context, headrace._options.Policy(rng="sample"))
+    assert changes.report(waits)["advice"] is None
+
+
 def test_zero_workers_are_advised_and_never_used(caplog: pytest.LogCaptureFixture) -> None:
     tuning = Tuning(4, 2, torch.multiprocessing.get_context("fork"), headrace._options.Policy(rng="sample"))
     slow: Any = Numbers(waited_s=1.5)  # alone: 1 ms for a batch and 0.5 ms for the rest

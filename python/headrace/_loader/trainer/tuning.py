@@ -15,6 +15,7 @@ from headrace.sampling._position import EpochPosition
 
 _WORTH_S, _WORTH_BATCHES = 1.0, 50  # an epoch with less says nothing about num_workers=0
 _GAIN = 0.03
+_LONG_S, _WAITS_SHARE = 60.0, 0.1  # an epoch in which other numbers would be tried
 _START_SHARE = 0.05  # of the time that the loop has waited, that the start of a worker may take
 
 
@@ -64,16 +65,33 @@ class Tuning:
 
     def report(self, show: _core.Show) -> dict[str, Any]:
         """Returns what is known: see headrace.Loader.report."""
-        return {**self.tuner.report(), "advice": _advice(show)}
+        return {**self.tuner.report(), "advice": self._advice(show)}
 
     def say(self, show: _core.Show) -> None:
         """Logs the advice, once."""
-        if not self._said and (advice := _advice(show)):
+        if not self._said and (advice := self._advice(show)):
             self._said = True
             log.info("%s: %s", show.name.decode(errors="replace"), advice)
 
+    def _advice(self, show: _core.Show) -> str | None:
+        advice = _advise_none(show)
+        has_found = self.changes_within_epochs or self.tuner.report()["state"] == "rest"
+        return advice if advice or has_found else _advise_rng(show)
 
-def _advice(show: _core.Show) -> str | None:
+
+def _advise_rng(show: _core.Show) -> str | None:
+    """Says so if the loop waits in a long epoch, whose number of workers cannot change."""
+    epoch, workers = show.numbers()
+    if epoch["seconds"] < _LONG_S or epoch["inside_s"] < _WAITS_SHARE * epoch["seconds"]:
+        return None
+    return (
+        f"the loop waits {epoch['inside_s'] / epoch['seconds']:.0%} of its time with {workers['workers']} workers, and "
+        "num_workers=\"auto\" changes their number between epochs only: give rng=\"sample\", with which it changes at any "
+        "time, or a number"
+    )
+
+
+def _advise_none(show: _core.Show) -> str | None:
     """Says so if the training process would be faster without workers. It compares the time of a step in this epoch
     with the time of the loop without next(), and of making a batch."""
     epoch, workers = show.numbers()
