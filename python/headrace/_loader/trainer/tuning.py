@@ -86,8 +86,8 @@ def _advise_rng(show: _core.Show) -> str | None:
         return None
     return (
         f"the loop waits {epoch['inside_s'] / epoch['seconds']:.0%} of its time with {workers['workers']} workers, and "
-        "num_workers=\"auto\" changes their number between epochs only: give rng=\"sample\", with which it changes at any "
-        "time, or a number"
+        'num_workers="auto" changes their number between epochs only: give rng="sample", with which it changes at '
+        "any time, or a number"
     )
 
 
