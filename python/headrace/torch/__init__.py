@@ -32,6 +32,7 @@ def _why_not() -> str | None:
 
 
 try:
+    import torch
     import torch.utils.data  # noqa: F401
 except ModuleNotFoundError as error:
     if error.name != "torch":

@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace import _options
 from headrace._loader import headspace
-from headrace.torch import _accelerate, _internals, _loader, _per_loader, _torchs
+from headrace.torch import _accelerate, _internals, _loader, _per_loader
 
 
 def install(**options: Any) -> None:
@@ -28,7 +28,8 @@ def install(**options: Any) -> None:
     _options.check_installed(options)
     _per_loader.installed_options = options
     _internals.set_factories(_loader.get_iterator, _loader.new_iterator)
-    _internals.set_iter(_loader.iter_measured if headspace.is_asked() else _internals.torchs_iter)
+    if headspace.is_asked():
+        _internals.wrap_iter(_loader.iter_measured)
     _accelerate.install(_loader.DataLoader)
 
 
@@ -36,14 +37,14 @@ def uninstall() -> None:
     """Gives torch.utils.data.DataLoader its own engine back. headrace.torch.DataLoader keeps headrace's engine."""
     _per_loader.installed_options = {}
     _internals.set_factories(_internals.torchs_iterator, _internals.torchs_new)
-    _internals.set_iter(_internals.torchs_iter)
+    _internals.unwrap_iter()
     _accelerate.uninstall()
 
 
 @contextmanager
 def installed(**options: Any) -> Iterator[None]:
     """Calls install() for the duration of a with block."""
-    before, iter_before = _internals.factories(), _torchs.DataLoader.__iter__
+    before, was_wrapped = _internals.factories(), _internals.is_iter_wrapped()
     theirs = _per_loader.installed_options
     was_installed = _accelerate.is_installed()
     install(**options)
@@ -52,6 +53,7 @@ def installed(**options: Any) -> Iterator[None]:
     finally:
         _per_loader.installed_options = theirs
         _internals.set_factories(*before)
-        _internals.set_iter(iter_before)
+        if not was_wrapped:
+            _internals.unwrap_iter()
         if not was_installed:
             _accelerate.uninstall()

@@ -7,6 +7,7 @@ call the functions that need them.
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 import weakref
@@ -121,12 +122,29 @@ def set_factories(factory: Any, new: Any) -> None:
     MultiProcessingIterator.__new__ = new
 
 
-torchs_iter: Any = _torchs.DataLoader.__iter__
+_iter: tuple[Any, Any] | None = None  # what wrap_iter has set, and what was there before
 
 
-def set_iter(function: Any) -> None:
-    """Sets what iterates over all torch loaders, except over those of subclasses with an __iter__ of their own."""
-    _torchs.DataLoader.__iter__ = function  # type: ignore[method-assign]
+def is_iter_wrapped() -> bool:
+    return _iter is not None
+
+
+def wrap_iter(wrapper: Any) -> None:
+    """Makes all torch loaders, except those of subclasses with an __iter__ of their own, be iterated by wrapper(loader,
+    begin), where begin() does what was done before. A replacement by other code is thus kept."""
+    global _iter
+    if _iter is None:
+        before = _torchs.DataLoader.__iter__
+        _iter = (lambda loader: wrapper(loader, functools.partial(before, loader))), before
+        _torchs.DataLoader.__iter__ = _iter[0]  # type: ignore[method-assign]
+
+
+def unwrap_iter() -> None:
+    """Undoes wrap_iter, unless other code has replaced the method since then."""
+    global _iter
+    if _iter is not None and _torchs.DataLoader.__iter__ is _iter[0]:
+        _torchs.DataLoader.__iter__ = _iter[1]  # type: ignore[method-assign]
+        _iter = None
 
 
 def factories() -> tuple[Any, Any]:

@@ -137,9 +137,8 @@ def _measured(loader: Any, begin: Callable[[], Any]) -> Any:
     return session.iterate(loader, _loader_options.show_of(loader), begin, _internals.is_iterable(loader))
 
 
-def iter_measured(loader: _torchs.DataLoader[Any]) -> Any:
-    """Replaces __iter__ of torch's loaders while headrace is installed and loops are measured."""
-    begin = functools.partial(_internals.torchs_iter, loader)
+def iter_measured(loader: _torchs.DataLoader[Any], begin: Callable[[], Any]) -> Any:
+    """Iterates over torch's loaders while headrace is installed and loops are measured."""
     return begin() if isinstance(loader, _base.DataLoader) else _measured(loader, begin)
 
 

@@ -618,7 +618,8 @@ def test_string_instead_of_number_raises_as_torch_with_its_name(name: str, optio
     with pytest.raises(theirs.type) as ours:
         Headrace(range(3), **options)
     message = "\n".join([str(ours.value), *getattr(ours.value, "__notes__", [])])
-    note = f"headrace: {name} is a string, {options[name]!r}; give a number (argparse converts with type=int)"
+    words = ', or "auto"' if name == "num_workers" else ""
+    note = f"headrace: {name} is a string, {options[name]!r}; give a number (argparse converts with type=int){words}"
     assert message == f"{theirs.value}\n{note}"
 
 

@@ -198,3 +198,21 @@ def test_iterating_twice_at_once_and_batches_are_as_ever() -> None:
     theirs = [labels.tolist() for _, labels in loader]
     with headrace.torch.installed():
         assert [a[1].tolist() for a, b in zip(loader, loader, strict=True)] == theirs
+
+
+def test_install_keeps_the_iteration_of_other_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tool may have replaced __iter__ of torch's DataLoader; headrace wraps it only while loops are measured."""
+    theirs = torch.utils.data.DataLoader.__iter__
+    seen: list[Any] = []
+
+    def watched(loader: Any) -> Any:
+        seen.append(loader)
+        return theirs(loader)
+
+    monkeypatch.setattr(torch.utils.data.DataLoader, "__iter__", watched)
+    with headrace.torch.installed():
+        assert engine_of(make(torch.utils.data.DataLoader)) == "headrace" and len(seen) == 1
+    monkeypatch.setenv("HEADRACE_HEADSPACE", "100")
+    with headrace.torch.installed():
+        assert torch.utils.data.DataLoader.__iter__ is not watched
+    assert torch.utils.data.DataLoader.__iter__ is watched
