@@ -28,6 +28,9 @@ struct hr_record {
     uint32_t slowest_count;
 };
 
+static const char NO_RECORDING[] =
+    "this is not the file of a recording; give one that ends with .hrr, or the folder of HEADRACE_RECORD";
+
 static int fail(int code, const char *path, const char *why) {
     return hr__fail(code, "recording: %s: %s", path, why);
 }
@@ -35,8 +38,7 @@ static int fail(int code, const char *path, const char *why) {
 /* ---- the head ---- */
 
 static int check_head(const char *path, const struct hr__record_head *head, uint64_t length) {
-    if (length < sizeof *head || head->magic != HR__RECORD_MAGIC)
-        return fail(-EINVAL, path, "this is not the file of a recording");
+    if (length < sizeof *head || head->magic != HR__RECORD_MAGIC) return fail(-EINVAL, path, NO_RECORDING);
     if (head->version != HR__RECORD_VERSION)
         return hr__fail(HR_E_VERSION,
                         "recording: %s: it has format %u, and this headrace reads format %u; read it with the headrace "
@@ -172,8 +174,7 @@ static void read_now(hr_record *record) {
 static int read_bytes(const char *path, int fd, hr_record *record) {
     int r = hr__memory_bytes(fd, &record->length);
     if (r < 0) return hr__fail(r, "recording: cannot read %s: %s", path, hr_error_text(r));
-    if (record->length < sizeof(struct hr__record_head))
-        return fail(-EINVAL, path, "this is not the file of a recording");
+    if (record->length < sizeof(struct hr__record_head)) return fail(-EINVAL, path, NO_RECORDING);
     record->bytes = hr__realloc(NULL, hr__min(record->length, HR_RECORD_MAX_BYTES));
     if (!record->bytes) return hr__fail(-ENOMEM, "recording: not enough memory for %s", path);
     r = hr__read_at(fd, 0, record->bytes, sizeof(struct hr__record_head));

@@ -19,7 +19,7 @@ def read(path: Path) -> tuple[list[Recorded], list[str]]:
         try:
             recorded.append(_read_file(one))
         except (OSError, ValueError, RuntimeError) as error:
-            complaints.append(str(error))
+            complaints.append(getattr(error, "strerror", None) or str(error))
     return recorded, complaints
 
 
