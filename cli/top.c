@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -78,8 +79,14 @@ static int read_words(struct top *top, int count, char **words, struct request *
     return 0;
 }
 
+/* A pipe or a file gets whole lines. */
+static int columns_of_output(FILE *to) {
+    struct winsize size;
+    return ioctl(fileno(to), TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : WIDE;
+}
+
 static void put_picture(FILE *to, struct top *top) {
-    struct top_view view = {.order = 1, .columns = WIDE};
+    struct top_view view = {.order = 1, .columns = columns_of_output(to)};
     size_t bytes = 0;
     char *text = top_draw(top, &view, false, &bytes);
     if (text) fwrite(text, 1, bytes, to);

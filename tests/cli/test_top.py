@@ -462,6 +462,19 @@ def test_loader_that_dies_vanishes() -> None:
 # ---- the terminal ----
 
 
+def test_one_picture_fits_the_terminal() -> None:
+    """In a pipe the lines are whole."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 60, 0, 0))
+    with child(lambda: None) as pid:
+        subprocess.run([PROGRAM, "top", "--once", str(pid)], stdout=theirs, check=True, timeout=DEADLINE_S)
+        text = os.read(ours, 1 << 16).decode()
+        assert "child.py:1" in text and max(map(len, text.split("\r\n"))) == 60
+        assert max(map(len, run("top", "--once", str(pid)).stdout.split("\n"))) > 60
+    os.close(ours)
+    os.close(theirs)
+
+
 class Terminal:
     """headrace top in a terminal."""
 
