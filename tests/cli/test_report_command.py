@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
-from program import run
+from program import PROGRAM, run
 from recordings import File
 
 S = 10**9
@@ -148,3 +150,13 @@ def test_file_that_cannot_be_written_is_one_line(folder: Path, option: str) -> N
     assert (
         one_line_of(folder, option, "/nowhere/report") == "headrace report: /nowhere/report: No such file or directory"
     )
+
+
+def test_reader_that_has_gone_is_no_error(tmp_path: Path) -> None:
+    """As in `headrace report run1/ | head`."""
+    path = recording(tmp_path / "a.hrr")
+    ours, theirs = os.pipe()
+    os.close(ours)
+    result = subprocess.run([PROGRAM, "report", path], stdout=theirs, stderr=subprocess.PIPE, text=True, timeout=100)
+    os.close(theirs)
+    assert (result.returncode, result.stderr) == (141, "")

@@ -86,6 +86,8 @@ def main(arguments: list[str]) -> int:
     except Failed as failed:
         show_failure(failed, "headrace report")
         return failed.code
+    except BrokenPipeError:
+        raise  # the reader has gone: see headrace/__main__.py
     except OSError as error:
         print(f"headrace report: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)
         return 2
