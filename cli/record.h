@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "top.h"
+
 enum { RECORD_PIDS = 64 /* that the command line can name */ };
 
 /* A process that was named. */
@@ -24,11 +26,6 @@ struct record_memory {
     ino_t inode;
 };
 
-struct record_pids {
-    int *all;
-    uint32_t count, room;
-};
-
 struct record {
     hr_recorder *recorder;
     struct record_process named[RECORD_PIDS];
@@ -36,8 +33,8 @@ struct record {
     bool has_descendants; /* loaders of the processes that they have started are recorded, too */
     int failed;           /* the code of hr_recorder_add */
 
-    struct record_pids trainers;  /* processes that have loaders, or may have some */
-    struct record_pids strangers; /* that have loaders, and are no descendants */
+    struct top_pids trainers;  /* processes that have loaders, or may have some */
+    struct top_pids strangers; /* that have loaders, and are no descendants */
     struct record_memory *memories;
     uint32_t memory_count, memory_room;
     int64_t walk_ns; /* when the descriptors of trainers are walked again */

@@ -395,7 +395,7 @@ void top_end_look(struct top *top) {
 void top_free(struct top *top) {
     while (top->count) drop(top, 0);
     free(top->loaders);
-    free(top->walked);
+    free(top->walked.all);
     free(top->scratch);
     free(top->cached);
 }
