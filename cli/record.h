@@ -13,12 +13,6 @@
 
 enum { RECORD_PIDS = 64 /* that the command line can name */ };
 
-/* A process that was named. */
-struct record_process {
-    int pid;
-    uint64_t started; /* in the kernel's ticks, so that another process with this pid is not taken for it */
-};
-
 /* Memory of a loader, and the descriptor by which it was found. */
 struct record_memory {
     int pid, fd;
@@ -28,7 +22,8 @@ struct record_memory {
 
 struct record {
     hr_recorder *recorder;
-    struct record_process named[RECORD_PIDS];
+    int named[RECORD_PIDS];        /* processes, */
+    uint64_t started[RECORD_PIDS]; /* and when, in the kernel's ticks: another one with this pid is not taken for it */
     int named_count;
     bool has_descendants; /* loaders of the processes that they have started are recorded, too */
     int failed;           /* the code of hr_recorder_add */

@@ -16,16 +16,13 @@
 #define S_NS INT64_C(1000000000)
 static const int64_t TREE_NS = S_NS - S_NS / 10; /* between two searches for trainers by their sockets, */
 static const int64_t SEARCH_NS = 5 * S_NS;       /* and in /proc, which costs more */
-enum { WALK_SHARE = 50 /* walks take at most 1/WALK_SHARE of a core */, MAX_ANCESTORS = 32 };
+enum { WALK_SHARE = 50 /* walks take at most 1/WALK_SHARE of a core */ };
 
 uint64_t record_started(int pid) {
     enum { FIELDS_TO_START = 20 }; /* from the end of the name */
-    char path[64], text[1024];
+    char line[1024];
     uint64_t started = 0;
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    FILE *file = fopen(path, "re");
-    const char *at = file && fgets(text, sizeof text, file) ? strrchr(text, ')') : NULL;
-    if (file) fclose(file);
+    const char *at = top_read_stat(pid, line, sizeof line);
     if (!at || !at[1] || at[2] == 'Z' || at[2] == 'X') return 0;
     for (int i = 0; at && i < FIELDS_TO_START; i++) at = strchr(at + 1, ' ');
     return at && top_read_number(&at, 10, &started) ? started : 0;
@@ -87,19 +84,11 @@ static bool has_pid(const struct top_pids *pids, int pid) {
     return false;
 }
 
-static bool is_named(const struct record *record, int pid) {
-    for (int i = 0; i < record->named_count; i++)
-        if (record->named[i].pid == pid) return true;
-    return false;
-}
-
 /* Other jobs of the machine may have many processes, so what they are is remembered until the next search. */
 static bool is_descendant(struct record *record, int pid) {
-    int first = pid;
     if (has_pid(&record->strangers, pid)) return false;
-    for (int i = 0; pid > 0 && i < MAX_ANCESTORS; i++, pid = top_parent_of(pid))
-        if (is_named(record, pid)) return true;
-    top_add_pid(&record->strangers, first);
+    if (top_descends(pid, record->named, record->named_count)) return true;
+    top_add_pid(&record->strangers, pid);
     return false;
 }
 
@@ -137,7 +126,7 @@ static void find_trainers(struct record *record, int64_t now_ns) {
     if (now_ns < record->tree_ns) return;
     record->tree_ns = now_ns + TREE_NS;
     drop_ended(&record->trainers);
-    for (int i = 0; i < record->named_count; i++) add_trainer(record, record->named[i].pid);
+    for (int i = 0; i < record->named_count; i++) add_trainer(record, record->named[i]);
     if (!record->has_descendants) return;
     top_each_socket(add_by_socket, record);
     if (now_ns < record->search_ns) return;

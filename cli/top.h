@@ -136,8 +136,11 @@ enum top_visited top_visit(struct top *top, int pid, int fd, bool is_by_socket);
 void top_begin_look(struct top *top);
 void top_end_look(struct top *top);
 void top_free(struct top *top);
-/* The parent of a process; 0: not known. */
-int top_parent_of(int pid);
+/* Returns true if a process is one of these, or was started by one of them or their descendants. */
+bool top_descends(int pid, const int *pids, int count);
+/* Reads /proc/PID/stat into `line`. Returns the end of the name there, which the state and the other fields follow;
+ * NULL: there is no such process. */
+const char *top_read_stat(int pid, char *line, int bytes);
 /* Reads a number after spaces, and moves the text behind it. Returns false if it begins with no number, or with one
  * that is too large. */
 bool top_read_number(const char **text, int base, uint64_t *ret_number);
