@@ -51,7 +51,8 @@ static int read_pid(struct record *record, const char *word) {
     long pid = strtol(word, &end, 10);
     if (*end || end == word || errno || pid < 1 || pid > INT_MAX) return refuse("this is no process ID:", word);
     if (record->named_count == RECORD_PIDS) return refuse("there are too many process IDs, from", word);
-    record->named[record->named_count++] = (struct record_process){(int)pid, record_started((int)pid)};
+    record->named[record->named_count] = (int)pid;
+    record->started[record->named_count++] = record_started((int)pid);
     return 0;
 }
 
@@ -83,8 +84,8 @@ static int read_words(struct record *record, int count, char **words, struct req
 static int check_processes(const struct record *record) {
     char path[64];
     for (int i = 0; i < record->named_count; i++) {
-        int pid = record->named[i].pid;
-        if (!record->named[i].started) {
+        int pid = record->named[i];
+        if (!record->started[i]) {
             fprintf(stderr, "headrace: there is no process %d\n", pid);
             return 1;
         }
@@ -101,7 +102,7 @@ static int check_processes(const struct record *record) {
 
 static bool is_running(const struct record *record) {
     for (int i = 0; i < record->named_count; i++)
-        if (record_started(record->named[i].pid) == record->named[i].started) return true;
+        if (record_started(record->named[i]) == record->started[i]) return true;
     return false;
 }
 

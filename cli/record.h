@@ -9,13 +9,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-enum { RECORD_PIDS = 64 /* that the command line can name */ };
+#include "top.h"
 
-/* A process that was named. */
-struct record_process {
-    int pid;
-    uint64_t started; /* in the kernel's ticks, so that another process with this pid is not taken for it */
-};
+enum { RECORD_PIDS = 64 /* that the command line can name */ };
 
 /* Memory of a loader, and the descriptor by which it was found. */
 struct record_memory {
@@ -24,20 +20,16 @@ struct record_memory {
     ino_t inode;
 };
 
-struct record_pids {
-    int *all;
-    uint32_t count, room;
-};
-
 struct record {
     hr_recorder *recorder;
-    struct record_process named[RECORD_PIDS];
+    int named[RECORD_PIDS];        /* processes, */
+    uint64_t started[RECORD_PIDS]; /* and when, in the kernel's ticks: another one with this pid is not taken for it */
     int named_count;
     bool has_descendants; /* loaders of the processes that they have started are recorded, too */
     int failed;           /* the code of hr_recorder_add */
 
-    struct record_pids trainers;  /* processes that have loaders, or may have some */
-    struct record_pids strangers; /* that have loaders, and are no descendants */
+    struct top_pids trainers;  /* processes that have loaders, or may have some */
+    struct top_pids strangers; /* that have loaders, and are no descendants */
     struct record_memory *memories;
     uint32_t memory_count, memory_room;
     int64_t walk_ns; /* when the descriptors of trainers are walked again */

@@ -16,6 +16,8 @@ enum {
     TOP_GROWTH_LOOKS = 128, /* looks at the memory of a worker, a minute apart */
 };
 
+#define TOP_MEMORY "/memfd:headrace-arena (deleted)" /* what the link of a loader's memory in /proc/PID/fd shows */
+
 /* A look at a loader, for rates. */
 struct top_mark {
     int64_t now_ns;
@@ -71,6 +73,11 @@ struct top_cached {
     double hits_per_s;
 };
 
+struct top_pids {
+    int *all;
+    uint32_t count, room;
+};
+
 struct top {
     struct top_loader *loaders;
     uint32_t count, room;
@@ -91,9 +98,9 @@ struct top {
     uint32_t scratch_room;
     int inner_of, inner; /* the innermost pid of a process */
 
-    int *walked; /* where the walk over /proc is: pids, and how far */
-    uint32_t walked_count, walked_room, walked_next;
-    bool has_walked; /* all of /proc, once */
+    struct top_pids walked; /* where the walk over /proc is, */
+    uint32_t walked_next;   /* and how far */
+    bool has_walked;        /* all of /proc, once */
 
     double cores_used, cores;
     uint64_t memory_used, memory_total;
@@ -108,12 +115,16 @@ int64_t top_wall_s(void);
 /* Looks at all loaders that can be found by their sockets, and walks over other processes for at most `slice_ns`;
  * INT64_MAX: until all have been walked. */
 void top_find(struct top *top, int64_t slice_ns);
-/* Reads the process and the descriptor of a loader from a line of /proc/net/unix. Returns false if it has no such name.
- */
-bool top_read_socket(const char *line, int *ret_pid, int *ret_fd);
-/* Returns true if a process has another namespace than this one. That of a process that may not be read is not known.
- */
-bool top_is_elsewhere(int pid, const char *kind);
+/* Calls `visit` for each socket of a loader that this process sees, with the process and the descriptor of its name. */
+void top_each_socket(void visit(void *context, int pid, int fd), void *context);
+void top_each_process(void visit(void *context, int pid), void *context);
+/* `target`: what the link in /proc/PID/fd shows, cut if it is long. */
+void top_each_descriptor(int pid, void visit(void *context, int pid, int fd, const char *target), void *context);
+/* Without memory, the pid is left out. */
+void top_add_pid(struct top_pids *pids, int pid);
+/* Returns true if a process has other namespaces than this one, so that its sockets are not seen or show other pids.
+ * Those of a process that may not be read are not known. */
+bool top_is_elsewhere(int pid);
 /* The innermost pid of a process: the one that it sees itself; 0: there is no such process. */
 int top_inner_pid(int pid);
 
@@ -125,8 +136,11 @@ enum top_visited top_visit(struct top *top, int pid, int fd, bool is_by_socket);
 void top_begin_look(struct top *top);
 void top_end_look(struct top *top);
 void top_free(struct top *top);
-/* The parent of a process; 0: not known. */
-int top_parent_of(int pid);
+/* Returns true if a process is one of these, or was started by one of them or their descendants. */
+bool top_descends(int pid, const int *pids, int count);
+/* Reads /proc/PID/stat into `line`. Returns the end of the name there, which the state and the other fields follow;
+ * NULL: there is no such process. */
+const char *top_read_stat(int pid, char *line, int bytes);
 /* Reads a number after spaces, and moves the text behind it. Returns false if it begins with no number, or with one
  * that is too large. */
 bool top_read_number(const char **text, int base, uint64_t *ret_number);

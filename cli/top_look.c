@@ -29,7 +29,7 @@ int64_t top_wall_s(void) {
 
 /* ---- which processes are wanted ---- */
 
-int top_parent_of(int pid) {
+static int parent_of(int pid) {
     char path[64], line[128];
     uint64_t parent = 0;
     snprintf(path, sizeof path, "/proc/%d/status", pid);
@@ -40,13 +40,16 @@ int top_parent_of(int pid) {
     return parent <= INT_MAX ? (int)parent : 0;
 }
 
+bool top_descends(int pid, const int *pids, int count) {
+    for (int i = 0; pid > 0 && i < MAX_ANCESTORS; i++, pid = parent_of(pid))
+        for (int k = 0; k < count; k++)
+            if (pids[k] == pid) return true;
+    return false;
+}
+
 /* The command line names trainers, or processes that have started them. */
 static bool is_wanted(const struct top *top, int pid) {
-    if (!top->pid_count) return true;
-    for (int i = 0; pid > 0 && i < MAX_ANCESTORS; i++, pid = top_parent_of(pid))
-        for (int k = 0; k < top->pid_count; k++)
-            if (top->pids[k] == pid) return true;
-    return false;
+    return !top->pid_count || top_descends(pid, top->pids, top->pid_count);
 }
 
 /* ---- the table of loaders ---- */
@@ -395,7 +398,7 @@ void top_end_look(struct top *top) {
 void top_free(struct top *top) {
     while (top->count) drop(top, 0);
     free(top->loaders);
-    free(top->walked);
+    free(top->walked.all);
     free(top->scratch);
     free(top->cached);
 }

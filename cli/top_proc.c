@@ -41,13 +41,19 @@ bool top_read_field(const char *line, const char *name, int base, uint64_t *ret_
 
 /* ---- workers ---- */
 
-static bool read_cpu_ns(int pid, uint64_t *ret_ns) {
-    char path[64], line[LINE_BYTES];
-    uint64_t user = 0, kernel = 0;
+const char *top_read_stat(int pid, char *line, int bytes) {
+    char path[64];
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
     FILE *file = fopen(path, "re");
-    const char *end = file && fgets(line, sizeof line, file) ? strrchr(line, ')') : NULL;
+    const char *end = file && fgets(line, bytes, file) ? strrchr(line, ')') : NULL;
     if (file) fclose(file);
+    return end;
+}
+
+static bool read_cpu_ns(int pid, uint64_t *ret_ns) {
+    char line[LINE_BYTES];
+    uint64_t user = 0, kernel = 0;
+    const char *end = top_read_stat(pid, line, sizeof line);
     for (int i = 0; end && i < FIELDS_TO_TIMES; i++) end = strchr(end + 1, ' ');
     if (!end || !top_read_number(&end, 10, &user) || !top_read_number(&end, 10, &kernel)) return false;
     *ret_ns = (user + kernel) * (uint64_t)(S_NS / sysconf(_SC_CLK_TCK));

@@ -79,7 +79,7 @@ struct hr__shown {
     _Atomic uint64_t inside_since_ns; /* it is inside next(); 0: it is not, or this call is not timed */
     _Atomic uint64_t ahead_count;     /* batches that are pinned and that the loop does not have yet */
     _Atomic uint64_t used_bytes;
-    uint64_t recording; /* which recorder takes it, by hr_show_attach; 0: none was asked for */
+    uint64_t recording; /* which recorder takes it, by hr_show_open; 0: none was asked for */
     _Alignas(HR_CACHE_LINE) _Atomic uint64_t counts[HR__COUNT_COUNT];
     _Alignas(HR_CACHE_LINE) _Atomic uint32_t step_us[HR_LOOK_STEPS]; /* of step n at n % HR_LOOK_STEPS: see look.h */
     _Atomic uint32_t step_end_us[HR_LOOK_STEPS];

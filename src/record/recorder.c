@@ -192,17 +192,11 @@ static struct hr__recorded *free_loader(struct hr__recorded *loader) {
     return NULL;
 }
 
-static void *zeros(size_t count, size_t bytes) {
-    void *memory = hr__realloc(NULL, (count + 1) * bytes);
-    if (memory) memset(memory, 0, (count + 1) * bytes);
-    return memory;
-}
-
 static int make_numbers(struct hr__recorded *loader) {
     uint32_t count = loader->writer.worker_count;
-    loader->workers = zeros(count, sizeof *loader->workers);
-    loader->batches_seen = zeros(count, sizeof *loader->batches_seen);
-    loader->readings = zeros(count, sizeof *loader->readings);
+    loader->workers = hr__zeros(count, sizeof *loader->workers);
+    loader->batches_seen = hr__zeros(count, sizeof *loader->batches_seen);
+    loader->readings = hr__zeros(count, sizeof *loader->readings);
     bool is_made = loader->workers && loader->batches_seen && loader->readings && hr__rows_make(loader) == 0;
     return is_made ? 0 : no_memory();
 }

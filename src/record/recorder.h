@@ -84,6 +84,9 @@ struct hr__recorded {
 
 /* ---- rows.c ---- */
 
+/* Room for `count` things, which may be none, with zeros. hr__free frees it. NULL: no memory. */
+void *hr__zeros(size_t count, size_t bytes);
+
 int hr__rows_make(struct hr__recorded *loader); /* -ENOMEM */
 void hr__rows_free(struct hr__recorded *loader);
 /* The loader has memory again, or for the first time: a second begins. A minute goes on over the time between two

@@ -12,7 +12,7 @@ static const int64_t EARLY_NS =
     HR_NS_PER_S / 20; /* a row may be so much shorter, because looks are not exactly on time */
 enum { MILLI = 1000 };
 
-static void *zeros(size_t count, size_t bytes) {
+void *hr__zeros(size_t count, size_t bytes) {
     void *memory = hr__realloc(NULL, (count + 1) * bytes);
     if (memory) memset(memory, 0, (count + 1) * bytes);
     return memory;
@@ -22,13 +22,13 @@ int hr__rows_make(struct hr__recorded *loader) {
     uint32_t count = loader->writer.worker_count;
     loader->second.length_ns = HR_NS_PER_S;
     loader->minute.length_ns = MINUTE_NS;
-    loader->waiting = zeros(count, sizeof *loader->waiting);
-    loader->cpu_ns = zeros(count, sizeof *loader->cpu_ns);
-    loader->delay_ns = zeros(count, sizeof *loader->delay_ns);
-    loader->cpu_pids = zeros(count, sizeof *loader->cpu_pids);
-    loader->totals.workers = zeros(count, sizeof(struct hr_record_worker));
-    loader->second.before.workers = zeros(count, sizeof(struct hr_record_worker));
-    loader->minute.before.workers = zeros(count, sizeof(struct hr_record_worker));
+    loader->waiting = hr__zeros(count, sizeof *loader->waiting);
+    loader->cpu_ns = hr__zeros(count, sizeof *loader->cpu_ns);
+    loader->delay_ns = hr__zeros(count, sizeof *loader->delay_ns);
+    loader->cpu_pids = hr__zeros(count, sizeof *loader->cpu_pids);
+    loader->totals.workers = hr__zeros(count, sizeof(struct hr_record_worker));
+    loader->second.before.workers = hr__zeros(count, sizeof(struct hr_record_worker));
+    loader->minute.before.workers = hr__zeros(count, sizeof(struct hr_record_worker));
     bool is_made = loader->waiting && loader->cpu_ns && loader->delay_ns && loader->cpu_pids &&
                    loader->totals.workers && loader->second.before.workers && loader->minute.before.workers;
     return is_made ? 0 : -ENOMEM;
@@ -180,7 +180,7 @@ static int write_row(struct hr__recorded *loader, enum hr_record_part part, stru
     int64_t length_ns = loader->totals.row.at_ns - interval->began_ns;
     uint32_t count = loader->writer.worker_count;
     if (length_ns <= 0) return 0; /* no look was since it began */
-    struct hr_record_worker *workers = zeros(count, sizeof *workers);
+    struct hr_record_worker *workers = hr__zeros(count, sizeof *workers);
     if (!workers) return -ENOMEM;
     write_differences(&loader->totals.row, &interval->before.row, length_ns, &row);
     for (uint32_t i = 0; i < count; i++) {

@@ -30,7 +30,7 @@ struct hr_show_who {
     const char *name; /* copied, and cut if it is long */
     int32_t rank;     /* -1: not known */
     int32_t world_size;
-    uint64_t recording; /* see hr_recorder_options; 0: no recorder was asked for */
+    uint64_t recording; /* see hr_recorder_open; 0: no recorder was asked for */
 };
 
 /* Returns NULL without memory. Owned by the caller. */

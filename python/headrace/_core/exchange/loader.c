@@ -33,6 +33,8 @@ struct loader {
     uint32_t prefetch_factor;
     uint32_t used_count;             /* workers that get tasks */
     uint32_t expected_count;         /* workers that were started */
+    uint32_t fitting_count;          /* workers that had room in memory; 0: not known */
+    int64_t fitting_ns;              /* when */
     unsigned long long surplus;      /* answers after which no task is owed, because fewer workers get tasks */
     unsigned long long worker_bytes; /* private memory that a further worker takes, about */
 };
@@ -331,6 +333,7 @@ static int use_workers(struct loader *loader, uint32_t count) {
     loader->surplus += fewer - dropped - kept;
     loader->owed += more - kept - dropped;
     loader->used_count = count;
+    loader->fitting_count = 0;
     if (show_of(loader->show)) hr_show_use(show_of(loader->show), count, (uint32_t)after);
     return 0;
 }
@@ -351,13 +354,21 @@ static uint32_t workers_in_memory(struct loader *loader) {
     return count < loader->worker_count ? loader->used_count + (uint32_t)count : loader->worker_count;
 }
 
+/* A look at the memory may take longer than a batch, so for the same number of workers there is one each second. */
+static uint32_t limit_to_memory(struct loader *loader, hr_tuner *tuner) {
+    enum { PERIOD_NS = 1000000000 };
+    int64_t now_ns = core_now_ns();
+    if (hr_tuner_wanted(tuner) == loader->fitting_count && now_ns - loader->fitting_ns < PERIOD_NS)
+        return loader->fitting_count;
+    hr_tuner_limit(tuner, workers_in_memory(loader));
+    loader->fitting_ns = now_ns;
+    return loader->fitting_count = hr_tuner_wanted(tuner);
+}
+
 /* Lets so many workers get tasks as the tuner wants, once they were started and if memory allows it. */
 static void follow(struct loader *loader, hr_tuner *tuner) {
     uint32_t wanted = hr_tuner_wanted(tuner);
-    if (wanted > loader->used_count) {
-        hr_tuner_limit(tuner, workers_in_memory(loader));
-        wanted = hr_tuner_wanted(tuner);
-    }
+    if (wanted > loader->used_count) wanted = limit_to_memory(loader, tuner);
     if (wanted > loader->expected_count || use_workers(loader, wanted) < 0) return;
     hr_tuner_use(tuner, wanted, waited_ns(loader));
 }
@@ -378,6 +389,7 @@ static PyObject *py_tune(PyObject *self, PyObject *arguments) {
     if (!tuner_of(tuner)) return PyErr_Format(PyExc_TypeError, "headrace: %R is no Tuner", tuner);
     Py_XSETREF(loader->tuner, Py_NewRef(tuner));
     loader->may_tune = may_tune;
+    loader->fitting_count = 0;
     Py_RETURN_NONE;
 }
 
@@ -416,6 +428,7 @@ static PyObject *py_expect(PyObject *self, PyObject *argument) {
     int r = hr_loader_expect(loader->loader, count);
     if (r < 0) return core_raise(r);
     loader->expected_count = count;
+    loader->fitting_count = 0;
     Py_RETURN_NONE;
 }
 

@@ -21,10 +21,10 @@ struct core_columns {
     Py_ssize_t count;
 };
 
-/* Makes columns of `length` zeros. Returns -1 with an exception; core_columns_free is fine in both cases. */
+/* Makes columns of `length` numbers, which the caller writes. Returns -1 with an exception, and nothing is to be freed.
+ */
 int core_columns_make(struct core_columns *columns, const char *const *names, Py_ssize_t count, uint64_t length);
-/* Returns the dict of the columns, a new reference. NULL: exception. */
-PyObject *core_columns_dict(const struct core_columns *columns);
-void core_columns_free(struct core_columns *columns);
+/* Returns the dict of the columns, a new reference, and frees the columns. NULL: exception. */
+PyObject *core_columns_take(struct core_columns *columns);
 
 #endif

@@ -101,32 +101,24 @@ static PyObject *rows_of(const hr_record *record, enum hr_record_part part) {
     struct core_columns columns;
     struct hr_record_row row;
     uint64_t count = hr_record_count(record, part);
-    PyObject *dict = NULL;
-    if (core_columns_make(&columns, row_names, ROW_NAMES, count) == 0) {
-        for (uint64_t i = 0; i < count; i++) {
-            hr_record_read_row(record, part, i, &row);
-            put(&columns, i, &row);
-        }
-        dict = core_columns_dict(&columns);
+    if (core_columns_make(&columns, row_names, ROW_NAMES, count) < 0) return NULL;
+    for (uint64_t i = 0; i < count; i++) {
+        hr_record_read_row(record, part, i, &row);
+        put(&columns, i, &row);
     }
-    core_columns_free(&columns);
-    return dict;
+    return core_columns_take(&columns);
 }
 
 static PyObject *worker_of(const hr_record *record, enum hr_record_part part, uint32_t worker) {
     struct core_columns columns;
     struct hr_record_worker numbers;
     uint64_t count = hr_record_count(record, part);
-    PyObject *dict = NULL;
-    if (core_columns_make(&columns, worker_names, WORKER_NAMES, count) == 0) {
-        for (uint64_t i = 0; i < count; i++) {
-            hr_record_read_worker(record, part, i, worker, &numbers);
-            put(&columns, i, &numbers);
-        }
-        dict = core_columns_dict(&columns);
+    if (core_columns_make(&columns, worker_names, WORKER_NAMES, count) < 0) return NULL;
+    for (uint64_t i = 0; i < count; i++) {
+        hr_record_read_worker(record, part, i, worker, &numbers);
+        put(&columns, i, &numbers);
     }
-    core_columns_free(&columns);
-    return dict;
+    return core_columns_take(&columns);
 }
 
 static PyObject *workers_of(const hr_record *record, enum hr_record_part part) {
@@ -235,20 +227,16 @@ static PyObject *recording_batches(PyObject *self, void *ignored) {
     struct core_columns columns;
     struct hr_record_batch batch;
     uint64_t count = hr_record_count(record, HR_RECORD_BATCHES);
-    PyObject *dict = NULL;
     (void)ignored;
-    if (core_columns_make(&columns, batch_names, BATCH_NAMES, count) == 0) {
-        for (uint64_t i = 0; i < count; i++) {
-            hr_record_read_batch(record, i, &batch);
-            const struct hr_batch_look *look = &batch.look;
-            put(&columns, i,
-                (const uint64_t[BATCH_NAMES]){batch.worker, look->number, look->task, look->began_ns, look->fetch_ns,
-                                              look->collate_ns, look->bytes, look->slowest_index, look->slowest_ns});
-        }
-        dict = core_columns_dict(&columns);
+    if (core_columns_make(&columns, batch_names, BATCH_NAMES, count) < 0) return NULL;
+    for (uint64_t i = 0; i < count; i++) {
+        hr_record_read_batch(record, i, &batch);
+        const struct hr_batch_look *look = &batch.look;
+        put(&columns, i,
+            (const uint64_t[BATCH_NAMES]){batch.worker, look->number, look->task, look->began_ns, look->fetch_ns,
+                                          look->collate_ns, look->bytes, look->slowest_index, look->slowest_ns});
     }
-    core_columns_free(&columns);
-    return dict;
+    return core_columns_take(&columns);
 }
 
 static PyObject *recording_steps(PyObject *self, void *ignored) {
@@ -256,19 +244,14 @@ static PyObject *recording_steps(PyObject *self, void *ignored) {
     struct core_columns columns;
     struct hr_record_step step;
     uint64_t count = hr_record_count(record, HR_RECORD_STEPS);
-    PyObject *dict = NULL;
     (void)ignored;
-    if (core_columns_make(&columns, step_names, STEP_NAMES, count) == 0) {
-        for (uint64_t i = 0; i < count; i++) {
-            hr_record_read_step(record, i, &step);
-            int64_t inside_us = step.inside_us == HR_LOOK_NO_STEP ? -1 : (int64_t)step.inside_us;
-            put(&columns, i,
-                (const int64_t[STEP_NAMES]){step.at_ns, (int64_t)step.epoch, (int64_t)step.step, inside_us});
-        }
-        dict = core_columns_dict(&columns);
+    if (core_columns_make(&columns, step_names, STEP_NAMES, count) < 0) return NULL;
+    for (uint64_t i = 0; i < count; i++) {
+        hr_record_read_step(record, i, &step);
+        int64_t inside_us = step.inside_us == HR_LOOK_NO_STEP ? -1 : (int64_t)step.inside_us;
+        put(&columns, i, (const int64_t[STEP_NAMES]){step.at_ns, (int64_t)step.epoch, (int64_t)step.step, inside_us});
     }
-    core_columns_free(&columns);
-    return dict;
+    return core_columns_take(&columns);
 }
 
 static int is_minutes;
