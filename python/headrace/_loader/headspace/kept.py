@@ -3,7 +3,7 @@
 
 A batch is kept as a pickle in which each tensor and each array is a number, and copies of these. So the loop gets new
 containers each time, whatever it does to them (`batch.pop("labels")`), and the same tensors, as long as it does not
-write into them. A tensor that is more than its values is pickled whole, and made anew each time.
+write into them. A tensor that is more than its values is pickled whole, and a new one is made each time.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _checksum(array: Any) -> int:
 def _mark(part: Any) -> int:
     """Returns a number that changes when the part is written. (Writes through tensor.data or tensor.numpy() do not
     count: the tensor does not know of them.)"""
-    if isinstance(part, _Whole):  # nobody has it
+    if isinstance(part, _Whole):  # no loop has it
         return 0
     if not _is_tensor(part):
         return _checksum(part)
