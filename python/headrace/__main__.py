@@ -4,22 +4,17 @@ program, whose table (cli/main.c) has all commands."""
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import signal
 import sys
 import traceback
 
-from headrace._commands import doctor, help, program, replay, report, warm
+from headrace._commands import program
 
-# warm: headrace cache warm --dataset
-_COMMANDS = {
-    "doctor": doctor.main,
-    "help": help.main,
-    "replay": replay.main,
-    "report": report.main,
-    "warm": warm.main,
-}
+# Modules of headrace._commands, of which only the one that runs is imported. warm: headrace cache warm --dataset
+_COMMANDS = ("doctor", "help", "replay", "report", "warm")
 
 
 def main(arguments: list[str]) -> int:
@@ -34,7 +29,8 @@ def main(arguments: list[str]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # in any locale
     try:
-        code = _COMMANDS[arguments[0]](arguments[1:])
+        command = importlib.import_module(f"headrace._commands.{arguments[0]}")
+        code: int = command.main(arguments[1:])
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader of the output has ended, as `head` does

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from headrace.__main__ import _COMMANDS
 from headrace._base import program
 from headrace._commands.program import become
 from program import PROGRAM, run
@@ -42,6 +43,16 @@ def test_exec_and_cache_are_the_programs() -> None:
     assert python_m("exec", "echo", "fine").stdout == "fine\n"
     refused = python_m("cache")
     assert (refused.returncode, refused.stderr[:22]) == (2, "Usage: headrace cache ")
+
+
+def test_only_the_command_that_runs_is_imported() -> None:
+    """`python -m headrace run` should not wait for the modules of other commands."""
+    code = "import headrace.__main__, sys; print(*(name for name in sys.modules if name.startswith('headrace._')))"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "headrace._commands.program" in shown.stdout
+    others = ("_report", "_core", *(f"_commands.{name}" for name in _COMMANDS))
+    assert not [name for name in others if f"headrace.{name}" in shown.stdout.split()]
 
 
 @pytest.mark.parametrize("packages", ["site", "lib/python3.12/site-packages"])

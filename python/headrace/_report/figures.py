@@ -10,13 +10,12 @@ from headrace._report import svg
 from headrace._report.numbers import wait_by_length
 from headrace._report.ranks import Job
 from headrace._report.recorded import NO_SAMPLE, NO_STEP, NS, Recorded, Rows, quantile_ns, sum_histograms
-from headrace._report.summary import replay_line, slow_indices
+from headrace._report.summary import replay_line
 from headrace._report.words import brief, count, counted, duration, printable, rate, share, size
 
 _MOST_STRIPS = 12  # workers, or ranks, that have a strip of their own
 _MOST_LINES = 8  # workers that have a line of their own in the figure of memory
 _MOST_SAMPLES = 20
-_REPLAYED = 5
 _MINUTE_NS = 60 * 10**9
 _STRIP_HEIGHT = 10
 _RANK_HEIGHT = 40
@@ -210,10 +209,11 @@ def slowest(one: Recorded) -> str:
         for sample in shown
     )
     table = f"<table><tr><th>index</th><th>time</th><th>worker</th><th>at</th></tr>{rows}</table>"
-    indices = slow_indices(one, _REPLAYED)
-    line = f"<pre>{escaped(replay_line(one, indices))}</pre>" if indices else ""
+    line = replay_line(one)
+    if not line:
+        return figure("The slowest samples", "", table)
     about = "`headrace replay` makes them again; put in the name of your dataset, or of a function that returns it"
-    return figure("The slowest samples", about if line else "", table + line)
+    return figure("The slowest samples", about, f"{table}<pre>{escaped(line)}</pre>")
 
 
 # ---- ranks ----

@@ -90,7 +90,7 @@ def notes_on(job: Job) -> list[str]:
     if sums["bad_samples"]:
         notes.append(f"{counted(sums['bad_samples'], 'bad sample')} had to be left out or replaced.")
     if sums["errors"]:
-        notes.append(f"{counted(sums['errors'], 'batch')} came as an exception.".replace("batchs", "batches"))
+        notes.append(f"{counted(sums['errors'], 'batch', 'batches')} came as an exception.")
     missing = job.loaders[0].world_size - len(job.loaders)
     if missing > 0 and job.loaders[0].rank >= 0:
         notes.append(

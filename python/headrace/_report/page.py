@@ -12,12 +12,11 @@ from headrace._report.numbers import seconds_of
 from headrace._report.ranks import Job
 from headrace._report.recorded import NS
 from headrace._report.style import STYLE
-from headrace._report.summary import UPPER_BOUND, facts_on, name_of, replay_line, slow_indices
+from headrace._report.summary import UPPER_BOUND, facts_on, name_of, replay_line
 from headrace._report.words import duration
 
 MOST_BYTES = 1 << 20
 _FOR_TEXTS = 64 << 10  # bytes of a page that are left for loaders whose figures have no room
-_REPLAYED = 5
 
 
 def _verdict(job: Job) -> str:
@@ -26,8 +25,8 @@ def _verdict(job: Job) -> str:
     parts = [f"<strong>{escaped(verdict.title)}</strong><p>{escaped(verdict.text)}</p>"]
     if verdict.advice:
         parts.append(f"<p>{escaped(verdict.advice)}</p>")
-    if verdict.kind == "slow samples" and (indices := slow_indices(one, _REPLAYED)):
-        parts.append(f"<pre>{escaped(replay_line(one, indices))}</pre>")
+    if verdict.kind == "slow samples" and (line := replay_line(one)):
+        parts.append(f"<pre>{escaped(line)}</pre>")
     return f'<div class="verdict">{"".join(parts)}</div>'
 
 

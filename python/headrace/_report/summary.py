@@ -15,6 +15,7 @@ from headrace._report.words import brief, count, counted, duration, printable, r
 
 _COLUMNS = 80
 _LABEL = 10
+_REPLAYED = 5  # samples
 UPPER_BOUND = (
     "WAIT is the share of time that the training loop spends inside next(), first batches of epochs apart. A GPU works "
     "on meanwhile, so it is an upper bound of what faster loading saves."
@@ -27,14 +28,12 @@ def script_of(one: Recorded) -> str:
     return script if script and line.isdecimal() else one.name
 
 
-def replay_line(one: Recorded, indices: Sequence[int]) -> str:
-    """Returns the command that makes samples again. The user puts the name of the dataset in."""
+def replay_line(one: Recorded) -> str:
+    """Returns the command that makes the slowest samples again, or "" if no index is known. The user puts the name of
+    the dataset in."""
+    indices = [str(sample.index) for sample in one.slowest if sample.index != NO_SAMPLE][:_REPLAYED]
     source = shlex.quote(f"{printable(script_of(one))}:DATASET")
-    return " ".join(["headrace replay", source, *map(str, indices)])
-
-
-def slow_indices(one: Recorded, most: int) -> list[int]:
-    return [sample.index for sample in one.slowest if sample.index != NO_SAMPLE][:most]
+    return " ".join(["headrace replay", source, *indices]) if indices else ""
 
 
 def name_of(job: Job) -> str:
@@ -135,8 +134,8 @@ def describe(job: Job) -> str:
     if verdict.advice:
         lines.append(_wrapped(verdict.advice))
     kinds = (verdict.kind, verdict.cause.kind if verdict.cause else "")
-    if "slow samples" in kinds and (indices := slow_indices(one, 5)):
-        lines.append(f"  {replay_line(one, indices)}")
+    if "slow samples" in kinds and (line := replay_line(one)):
+        lines.append(f"  {line}")
     lines += ["", *(_labelled(label, text) for label, text in facts_on(job))]
     lines += [_labelled("note", note) for note in notes.notes_on(job)]
     return "\n".join(lines)

@@ -49,9 +49,9 @@ def size(size_bytes: float) -> str:
     return in_units(size_bytes)
 
 
-def counted(number: int, noun: str) -> str:
-    """Formats a number of things: "1 worker", "8 workers"."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Formats a number of things: "1 worker", "8 workers". plural: one that does not end with an s alone."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def printable(text: str) -> str:

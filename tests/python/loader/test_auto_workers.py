@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 import gc
 import os
 import pathlib
@@ -421,6 +422,23 @@ def test_bad_words_and_numbers_are_refused(make: Any) -> None:
         loader_of(make, num_workers="Auto")
     with pytest.raises((TypeError, ValueError)):
         loader_of(make, num_workers=-1)
+
+
+class Setting(str, enum.Enum):
+    WORKERS = "auto"
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@KINDS
+def test_words_and_numbers_that_look_alike_are_told_apart(make: Any) -> None:
+    for word in ("auto", np.str_("auto"), Setting.WORKERS):
+        assert type(loader_of(make, num_workers=word).num_workers) is worker_count.AutoWorkers
+    for number in (MOST, np.int64(MOST), worker_count.AutoWorkers(MOST) + 0):
+        fixed = loader_of(make, num_workers=number)
+        assert not worker_count.is_auto(fixed.num_workers) and fixed.num_workers == number
+    for wrong in (b"auto", " auto", ["auto"]):
+        with pytest.raises(TypeError):
+            loader_of(make, num_workers=wrong)
 
 
 @KINDS

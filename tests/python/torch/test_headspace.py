@@ -387,3 +387,33 @@ def test_equal_parts_of_a_batch_stay_one_object() -> None:
     assert given[0] is given[1]
     assert given[0].data_ptr() != both.data_ptr()
     assert [tuple(one.shape) for one in given] == [(3,), (3,), (2,), (0,), (0, 3), ()]
+
+
+class Boxes(torch.Tensor):
+    """A subclass with an attribute, as those of torchvision and of many projects are."""
+
+
+def test_tensors_with_more_than_values_stay_what_they_are() -> None:
+    boxes, noted = torch.ones(3).as_subclass(Boxes), torch.ones(2)
+    boxes.names, noted.lengths = ["a"], [1, 2]  # type: ignore[attr-defined]
+    parameter, leaf = torch.nn.Parameter(torch.ones(4)), torch.ones(5, requires_grad=True)
+    masked, sparse = np.ma.masked_array([1, 2], mask=[False, True]), torch.eye(3).to_sparse()
+    for is_written in (False, True):
+        kept = Kept()
+        for _ in range(2):
+            kept.keep([boxes, noted, parameter, leaf, masked, sparse, boxes])
+        assert len(kept) == 2, kept.problem
+        kept.is_written = is_written
+        for _ in range(2):
+            given = kept.give()
+            assert [type(one) for one in given[:4]] == [Boxes, torch.Tensor, torch.nn.Parameter, torch.Tensor]
+            assert type(given[4]) is type(masked) and torch.equal(given[5].to_dense(), torch.eye(3))
+            assert given[6] is given[0]
+            assert given[0].names == ["a"] and given[1].lengths == [1, 2] and given[4].mask.tolist() == [False, True]
+            (2 * given[2].sum() + 3 * given[3].sum()).backward()
+            assert given[2].grad.tolist() == [2.0] * 4 and given[3].grad.tolist() == [3.0] * 5
+            given[0].names.append("b")
+            given[0].add_(1)
+            assert given[0].tolist() == [2.0] * 3
+            kept.check()
+        assert kept.is_dear, "they are copied, and the time of that does not count"

@@ -3,7 +3,7 @@
 
 A batch is kept as a pickle in which each tensor and each array is a number, and copies of these. So the loop gets new
 containers each time, whatever it does to them (`batch.pop("labels")`), and the same tensors, as long as it does not
-write into them.
+write into them. A tensor that is more than its values is pickled whole, and a new one is made each time.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from headrace._loader.worker.batch_maker import count_local_trainers
 
 MOST = 16  # batches that are kept
 _PART = 4  # of the free memory, one part in so many
+_PROTOCOL = 5  # of pickle
 
 
 def _is_tensor(value: Any) -> bool:
@@ -31,18 +32,38 @@ def _is_array(value: Any) -> bool:
     return numpy is not None and type(value) is numpy.ndarray and not value.dtype.hasobject
 
 
+def _is_plain(tensor: Any) -> bool:
+    """Returns True if a tensor is its values alone. One of a subclass may have attributes, another a gradient."""
+    torch = sys.modules["torch"]
+    is_strided = type(tensor) is torch.Tensor and tensor.layout is torch.strided
+    return is_strided and not tensor.requires_grad and not vars(tensor)
+
+
+class _Whole(NamedTuple):
+    """A pickled tensor that is not plain."""
+
+    data: bytes
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.data)
+
+
 class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file, 5)
+        super().__init__(file, _PROTOCOL)
         self.parts: list[Any] = []
         self._numbers: dict[int, int] = {}
+        self._values: list[Any] = []  # keeps them, because of their id()
 
     def persistent_id(self, value: Any) -> int | None:
         if not _is_tensor(value) and not _is_array(value):
             return None
         if id(value) not in self._numbers:
             self._numbers[id(value)] = len(self.parts)
-            self.parts.append(value)
+            self._values.append(value)
+            is_whole = _is_tensor(value) and not _is_plain(value)
+            self.parts.append(_Whole(pickle.dumps(value, _PROTOCOL)) if is_whole else value)
         return self._numbers[id(value)]
 
 
@@ -60,8 +81,15 @@ class _Batch(NamedTuple):
     parts: list[Any]
 
 
+def _kept(part: Any) -> Any:
+    """Returns what is kept of a part."""
+    return part if isinstance(part, _Whole) else _copied(part)
+
+
 def _copied(part: Any) -> Any:
     """Returns a copy, in pinned memory if the part is pinned."""
+    if isinstance(part, _Whole):
+        return pickle.loads(part.data)
     if not _is_tensor(part):
         return part.copy(order="K")
     copy = part.detach().clone()
@@ -70,7 +98,9 @@ def _copied(part: Any) -> Any:
 
 def _alias(part: Any) -> Any:
     """Returns another object with the same memory, and for a tensor the same count of versions, so that the loop may
-    change the object: its gradient, its shape."""
+    change the object: its gradient, its shape. A tensor that is not plain is a new one."""
+    if isinstance(part, _Whole):
+        return _copied(part)
     return part.detach() if _is_tensor(part) else part.view()
 
 
@@ -82,6 +112,8 @@ def _checksum(array: Any) -> int:
 def _mark(part: Any) -> int:
     """Returns a number that changes when the part is written. (Writes through tensor.data or tensor.numpy() do not
     count: the tensor does not know of them.)"""
+    if isinstance(part, _Whole):  # no loop has it
+        return 0
     if not _is_tensor(part):
         return _checksum(part)
     # A tensor of torch.inference_mode() counts no versions.
@@ -104,7 +136,7 @@ class Kept:
         self.is_written = False  # the loop writes into its batches
         self.problem = ""  # why no batch can be kept
         self._batches: list[_Batch] = []
-        self._has_arrays = False
+        self._has_others = False  # than plain tensors
         self._seen: tuple[list[Any], list[int]] = ([], [])  # parts that the loop has, and their marks before
         self._seen_batch: _Batch | None = None  # the kept batch that they are of
         self._given_count = 0
@@ -115,7 +147,7 @@ class Kept:
     @property
     def is_dear(self) -> bool:
         """True if giving a batch takes as long as copying or reading it."""
-        return self.is_written or self._has_arrays
+        return self.is_written or self._has_others
 
     def keep(self, batch: Any) -> None:
         """Keeps a copy of a batch that the loop is about to get, unless memory is short."""
@@ -126,9 +158,9 @@ class Kept:
         try:
             pickler.dump(batch)
             if len(self._batches) < MOST and self._has_room(pickler.parts):
-                self._batches.append(_Batch(file.getvalue(), [_copied(part) for part in pickler.parts]))
+                self._batches.append(_Batch(file.getvalue(), [_kept(part) for part in pickler.parts]))
             self._seen = pickler.parts, _marks(pickler.parts)
-            self._has_arrays = self._has_arrays or any(map(_is_array, pickler.parts))
+            self._has_others = self._has_others or not all(map(_is_tensor, pickler.parts))
         except Exception as error:
             self.problem = f"{type(error).__name__}: {error}"
             self._batches = []

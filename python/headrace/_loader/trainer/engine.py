@@ -315,7 +315,7 @@ class Engine:
             if status is None:
                 self._end_epoch(client)
                 break
-            if self._core.lacks_worker and self._tuning is not None and self._tuning.changes_within_epochs:
+            if self._tuning is not None and self._tuning.changes_within_epochs and self._core.lacks_worker:
                 self._start_wanted(self._tuning, client)
             if self._crew.has_starting_workers:
                 self._crew.kill_hung_at_start()  # _wait may never time out, because other workers' batches arrive
