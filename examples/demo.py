@@ -304,7 +304,7 @@ def train_with_a_kill(scene: argparse.Namespace) -> None:
     try:
         for _ in torch.utils.data.DataLoader(dataset, scene.batch, **options):
             pass
-    except (RuntimeError, OSError) as error:  # OSError: it reads a batch that the worker had just sent
+    except (RuntimeError, OSError, EOFError) as error:  # The last two: while it reads a batch that was being sent
         report["torch"] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
     print(json.dumps(report), flush=True)
 

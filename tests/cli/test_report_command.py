@@ -153,7 +153,7 @@ def test_file_that_cannot_be_written_is_one_line(folder: Path, option: str) -> N
 
 
 def test_reader_that_has_gone_is_no_error(tmp_path: Path) -> None:
-    """As in `headrace report run1/ | head`."""
+    """Reads as `headrace report run1/ | head`."""
     path = recording(tmp_path / "a.hrr")
     ours, theirs = os.pipe()
     os.close(ours)

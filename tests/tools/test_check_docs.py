@@ -10,7 +10,7 @@ LAYERS = """# How it works
 
 ```
  faces     cli/
- systems   frozen  loader  sampler  cache  launch  image  source
+ systems   frozen  loader  sampler  cache  launch  image  source  record
  parts     batch  crew  board
  ground    arena
            os     every raw system call
