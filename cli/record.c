@@ -18,7 +18,7 @@
 #include "cli.h"
 #include "stop.h"
 
-enum { TICK_NS = 50000000, TICKS_A_LOOK = 5 };
+enum { TICK_NS = 50000000, TICKS_A_LOOK = 5, TICKS_TO_WAIT_SILENTLY = 20 };
 
 static const char help[] = "Usage: headrace record -o FOLDER PID...\n"
                            "\n"
@@ -131,8 +131,12 @@ static void sleep_until(int64_t *deadline_ns) {
     clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
 }
 
+static void say_that_it_waits(void) {
+    fputs("headrace: there is no loader in these processes yet; waiting for one (Ctrl-C ends)\n", stderr);
+}
+
 /* Returns the reason for the end. */
-static enum hr_record_end watch(struct record *record, int *ret_code) {
+static enum hr_record_end watch(struct record *record, bool is_of_job, int *ret_code) {
     int64_t deadline_ns = clock_ns();
     for (uint64_t tick = 0; *ret_code == 0 && !is_stopped(); tick++) {
         if (!is_running(record)) return HR_RECORD_JOB_ENDED;
@@ -141,6 +145,7 @@ static enum hr_record_end watch(struct record *record, int *ret_code) {
             if (*ret_code == 0) *ret_code = hr_recorder_look(record->recorder);
         }
         hr_recorder_glance(record->recorder);
+        if (tick == TICKS_TO_WAIT_SILENTLY && !is_of_job && !hr_recorder_count(record->recorder)) say_that_it_waits();
         sleep_until(&deadline_ns);
     }
     return HR_RECORD_STOPPED;
@@ -153,7 +158,7 @@ static int warn(void) {
 
 static int run(struct record *record, const struct request *request) {
     int failed = 0, code = 0;
-    enum hr_record_end end = watch(record, &failed);
+    enum hr_record_end end = watch(record, request->is_of_job, &failed);
     uint32_t count = hr_recorder_count(record->recorder);
     if (failed < 0) code = warn();
     int r = hr_recorder_end(record->recorder, end);

@@ -384,3 +384,15 @@ def test_a_report_that_cannot_be_written_is_an_error(talks: Path, arguments: lis
     done = subprocess.run(command, cwd=talks, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.endswith("headrace doctor: standard output: No space left on device\n")
+
+
+@pytest.mark.parametrize("arguments", [["quiet:data"], ["quiet:data", "--json"], []])
+def test_reader_that_has_gone_is_no_error(tmp_path: Path, arguments: list[str]) -> None:
+    """Reads as `headrace doctor quiet:data | head`."""
+    (tmp_path / "quiet.py").write_text("data = [1]")
+    ours, theirs = os.pipe()
+    os.close(ours)
+    command = [str(PROGRAM), "doctor", *arguments]
+    result = subprocess.run(command, cwd=tmp_path, stdout=theirs, stderr=subprocess.PIPE, text=True, timeout=100)
+    os.close(theirs)
+    assert (result.returncode, result.stderr) == (141, "")

@@ -115,9 +115,9 @@ def end(job: "subprocess.Popen[str]") -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_all_of_a_job_is_recorded(tmp_path: Path, workers: int) -> None:
-    """Epochs whose workers do not persist have memory of their own, each."""
+    """Epochs whose workers do not persist have memory of their own, each, and take longer than a quarter of a second."""
     folder = tmp_path / "run1"
-    done = run_python(tmp_path, str(script(tmp_path, 100, 6, workers, record=str(folder))))
+    done = run_python(tmp_path, str(script(tmp_path, 300, 4, workers, record=str(folder))))
     assert (done.returncode, done.stderr) == (0, "")
     wait_for_end(folder)
     file = the_file(folder)
@@ -126,17 +126,17 @@ def test_all_of_a_job_is_recorded(tmp_path: Path, workers: int) -> None:
     assert (identity["workers"], identity["rank"], identity["loader"]) == (workers, 0, 1)
     assert identity["name"].startswith("train.py:") and identity["command"]
     seconds = file.seconds
-    assert sum(seconds["batches"]) == 150
-    assert sum(seconds["samples"]) == 600
-    assert sum(seconds["starts"]) == 6
-    assert sum(file.minutes["batches"]) == 150
+    assert sum(seconds["batches"]) == 300
+    assert sum(seconds["samples"]) == 1200
+    assert sum(seconds["starts"]) == 4
+    assert sum(file.minutes["batches"]) == 300
     steps = set(zip(file.steps["epoch"], file.steps["step"], strict=True))
-    assert len(steps) >= 140  # the last ones of an epoch may be unseen when the next one begins
-    assert (5, 25) in steps
+    assert len(steps) >= 280  # the last ones of an epoch may be unseen when the next one begins
+    assert (3, 75) in steps
     if not workers:
         return
-    assert len(file.batches["task"]) >= 140
-    assert sum(map(sum, (samples for _, samples, _ in file.histograms))) >= 500
+    assert len(file.batches["task"]) >= 280
+    assert sum(map(sum, (samples for _, samples, _ in file.histograms))) >= 1000
     assert file.slowest[0][1] == 17 and file.slowest[0][0] >= 0.12e9
     (busy_ns, all_ns) = (sum(file.second_workers[0]["fetch_ns"]), sum(seconds["length_ns"]))
     assert 0 < busy_ns < 1.5 * all_ns
@@ -415,6 +415,19 @@ def test_a_process_that_does_not_exist_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = run("record", "-o", "file", str(os.getpid()), cwd=tmp_path)
     assert done.returncode == 1 and "cannot make the folder file: Not a directory" in done.stderr
+
+
+def test_a_process_without_a_loader_is_waited_for(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "600"]) as job:
+        command = [PROGRAM, "record", "-o", "run1", str(job.pid)]
+        with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as one:
+            assert one.stderr
+            said = one.stderr.readline()
+            one.send_signal(signal.SIGINT)
+            printed, rest = one.communicate(timeout=DEADLINE_S)
+        job.kill()
+    assert said == "headrace: there is no loader in these processes yet; waiting for one (Ctrl-C ends)\n"
+    assert (one.returncode, printed, rest) == (0, "headrace: recorded 0 loaders in run1\n", "")
 
 
 # ---- what it costs ----

@@ -452,3 +452,13 @@ def test_without_stderr_samples_are_made_all_the_same(folder: Path) -> None:
         ["sh", "-c", 'exec "$0" replay data:numbers 3 2>&-', PROGRAM], cwd=folder, capture_output=True, text=True
     )
     assert (done.returncode, masked(done.stdout)) == (0, "3  int 3  # s\n")
+
+
+def test_reader_that_has_gone_is_no_error(folder: Path) -> None:
+    """Reads as `headrace replay data:numbers 1 | head`."""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    command = [PROGRAM, "replay", "data:numbers", "1"]
+    result = subprocess.run(command, cwd=folder, stdout=theirs, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(theirs)
+    assert (result.returncode, result.stderr) == (141, "")

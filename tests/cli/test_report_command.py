@@ -160,3 +160,16 @@ def test_reader_that_has_gone_is_no_error(tmp_path: Path) -> None:
     result = subprocess.run([PROGRAM, "report", path], stdout=theirs, stderr=subprocess.PIPE, text=True, timeout=100)
     os.close(theirs)
     assert (result.returncode, result.stderr) == (141, "")
+
+
+def test_output_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    path = recording(tmp_path / "a.hrr")
+    with open("/dev/full", "w") as full:
+        result = subprocess.run([PROGRAM, "report", path], stdout=full, stderr=subprocess.PIPE, text=True, timeout=100)
+    assert (result.returncode, result.stderr) == (2, "headrace report: standard output: No space left on device\n")
+
+
+@pytest.mark.parametrize("option", ["-o", "--trace"])
+def test_full_disk_names_the_file(tmp_path: Path, option: str) -> None:
+    result = run("report", recording(tmp_path / "a.hrr"), option, "/dev/full")
+    assert (result.returncode, result.stderr) == (2, "headrace report: /dev/full: No space left on device\n")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace._base import lookup
-from headrace._commands.target import Failed, load, reports_failure, show, users_part
+from headrace._commands.target import Failed, load, reports_failure, show, show_failed_output, users_part
 from headrace._options import is_iterable_only, is_torchs_loader
 
 _DESCRIPTION = """\
@@ -312,6 +312,5 @@ def main(arguments: list[str]) -> int:
         show(error)
         return 130
     except OSError as error:  # from a print; exceptions of the user's code are Failed
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that Python can flush its buffer at the end
-        print(f"headrace replay: standard output: {error.strerror}", file=sys.stderr)
+        show_failed_output(error, "headrace replay")
         return 1

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-from headrace._commands.target import Failed, show_failure
+from headrace._commands.target import Failed, show_failed_output, show_failure
 from headrace._report import page, reading, summary, trace
 from headrace._report.ranks import jobs_of
 from headrace._report.recorded import Recorded
@@ -43,10 +45,19 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+@contextlib.contextmanager
+def _writing(file: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Failed(f"{printable(error.filename or file)}: {error.strerror}") from None
+
+
 def _write_trace(recorded: list[Recorded], asked: argparse.Namespace) -> None:
     torchs = Path(asked.torchs) if asked.torchs else None
     try:
-        spans = trace.write(recorded, Path(asked.trace), torchs)
+        with _writing(asked.trace):
+            spans = trace.write(recorded, Path(asked.trace), torchs)
     except trace.BadTrace as error:
         raise Failed(str(error)) from None
     print(f"{printable(asked.trace)}: {counted(spans, 'span')} of headrace; open it in ui.perfetto.dev")
@@ -68,7 +79,8 @@ def _report(asked: argparse.Namespace) -> None:
     print(summary.describe_all(jobs, asked.recording, bool(asked.output)))
     if asked.output:
         text = page.make(jobs, asked.recording).encode()
-        Path(asked.output).write_bytes(text)
+        with _writing(asked.output):
+            Path(asked.output).write_bytes(text)
         print(f"\n{printable(asked.output)}: {size(len(text))}")
     if asked.trace:
         _write_trace(recorded, asked)
@@ -82,12 +94,11 @@ def main(arguments: list[str]) -> int:
         parser.error("--with is only used with --trace, which names the file that is to have both")
     try:
         _report(asked)
+        sys.stdout.flush()
         return 0
     except Failed as failed:
         show_failure(failed, "headrace report")
         return failed.code
-    except BrokenPipeError:
-        raise  # the reader has gone: see headrace/__main__.py
-    except OSError as error:
-        print(f"headrace report: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)
+    except OSError as error:  # from a print
+        show_failed_output(error, "headrace report")
         return 2

@@ -127,13 +127,21 @@ def stdout_of_report(is_alone: bool) -> Iterator[TextIO]:
             os.dup2(stdout.fileno(), 1)
 
 
+def show_failed_output(error: OSError, who: str, descriptor: int = 1) -> None:
+    """Shows why a command could not print. A reader that has gone is no error:
+    headrace/__main__.py ends the command."""
+    if isinstance(error, BrokenPipeError):
+        raise error
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)  # so that Python can flush its buffer at the end
+    print(f"{who}: standard output: {error.strerror}", file=sys.stderr)
+
+
 def print_report(report: str, stdout: TextIO, exit_code: int) -> int:
-    """Prints a report; returns its exit code, or 2 if it cannot be printed."""
+    """Prints a report of the doctor; returns its exit code, or 2 if it cannot be printed."""
     try:
         print(report, file=stdout, flush=True)
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())  # so that Python can flush its buffer at the end
-        print(f"headrace doctor: standard output: {error.strerror}", file=sys.stderr)
+        show_failed_output(error, "headrace doctor", stdout.fileno())
         return 2
     return exit_code
 
