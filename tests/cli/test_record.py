@@ -115,7 +115,7 @@ def end(job: "subprocess.Popen[str]") -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_all_of_a_job_is_recorded(tmp_path: Path, workers: int) -> None:
-    """Epochs whose workers do not persist have memory of their own, each, and take longer than a quarter of a second."""
+    """Epochs whose workers do not persist have memory of their own, each; they take over a quarter of a second."""
     folder = tmp_path / "run1"
     done = run_python(tmp_path, str(script(tmp_path, 300, 4, workers, record=str(folder))))
     assert (done.returncode, done.stderr) == (0, "")
