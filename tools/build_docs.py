@@ -23,6 +23,11 @@ SOURCE = ROOT / "build/docs/source"
 SETTINGS = ROOT / "docs/site"  # conf.py and the tree of pages
 COMMANDS = ["", "run", "exec", "doctor", "replay", "report", "help", "index", "top", "record", "completion", "cache"]
 COMMANDS += [f"cache {word}" for word in ("warm", "ls", "info", "verify", "rm", "gc")]
+# Forms of commands that have options of their own, with the options that show their help.
+SECOND_FORMS = {
+    "doctor": {"A machine, or a loader at work": ["--machine-help"]},
+    "cache warm": {"The samples of a dataset": ["--dataset", "SOURCE", "--help"]},
+}
 _LINK = re.compile(r"\[(?P<words>(?:[^][]|\[[^][]*\])*)\]\((?P<path>[^)#\s:]*)(?P<anchor>#[^)\s]*)?\)")
 _FENCED = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
 
@@ -141,11 +146,14 @@ def command_page(command: str) -> str:
     """Returns the page of a command, which is what its help says."""
     words = ["headrace", *command.split()]
     shown = " ".join(words)
-    return f"# {shown}\n\n{command_about(shown)}\n\n```text\n{help_of(words).rstrip()}\n```\n"
+    page = f"# {shown}\n\n{command_about(shown)}\n\n```text\n{help_of(words).rstrip()}\n```\n"
+    for title, options in SECOND_FORMS.get(command, {}).items():
+        page += f"\n## {title}\n\n```text\n{help_of(words, *options).rstrip()}\n```\n"
+    return page
 
 
-def help_of(words: list[str]) -> str:
-    return subprocess.run([*words, "--help"], check=True, capture_output=True, text=True).stdout
+def help_of(words: list[str], *options: str) -> str:
+    return subprocess.run([*words, *(options or ["--help"])], check=True, capture_output=True, text=True).stdout
 
 
 def command_about(shown: str) -> str:

@@ -15,6 +15,7 @@ import types
 import build_docs
 import c_reference
 import pytest
+from headrace._commands import doctor, doctor_machine, replay, report, warm
 from headrace._commands import help as help_command
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -118,18 +119,40 @@ def options_in_c() -> dict[str, set[str]]:
     return found
 
 
+def options_of_words() -> dict[str, set[str]]:
+    """Returns those of commands in C that compare words: --of-job is only for a loader that starts `record`."""
+    texts = {command: (ROOT / f"cli/{command}.c").read_text() for command in ("top", "record")}
+    return {command: set(re.findall(r'strcmp\(\w+, "(--[a-z-]+)"', text)) for command, text in texts.items()}
+
+
+def options_in_python() -> list[tuple[str, set[str]]]:
+    """Returns each form of the commands in Python, with the options that it reads, in the order of the pages."""
+    commands = [("doctor", doctor), ("doctor", doctor_machine), ("replay", replay), ("report", report)]
+    found = []
+    for command, module in [*commands, ("cache warm", warm)]:
+        options = {option for action in module._parser()._actions for option in action.option_strings}
+        found.append((command, {option for option in options if option.startswith("--")}))
+    return found
+
+
 def test_each_command_has_one_page(installed_program: None) -> None:
     commands = [*list_commands(["headrace"]), *(f"cache {name}" for name in list_commands(["headrace", "cache"]))]
     assert sorted(["", *commands]) == sorted(build_docs.COMMANDS)
 
 
 def test_each_option_of_commands_is_on_page(installed_program: None) -> None:
-    found = options_in_c()
+    found = options_in_c() | options_of_words()
     assert {"run", "exec", "index", "cache ls", "cache gc"} <= set(found) and len(found["run"]) > 20
-    for command, options in found.items():
-        page = build_docs.command_page(command)
-        shown = collections.Counter(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", page, re.MULTILINE))
+    assert "--once" in found["top"] and "--output" in found["record"]
+    forms: dict[str, list[str]] = {}
+    for command, options in [*found.items(), *options_in_python()]:
+        texts = forms.setdefault(
+            command, re.findall(r"^```text$(.*?)^```$", build_docs.command_page(command), re.M | re.S)
+        )
+        shown = collections.Counter(re.findall(r"^  (?:-\w,? (?:\w+, )?)?(--[a-z-]+)", texts.pop(0), re.MULTILINE))
+        options -= {"--machine-help"}  # which shows the second form
         assert {name: shown[name] for name in options} == dict.fromkeys(options, 1), command
+    assert not any(forms.values())
 
 
 # ---- options of the loaders, and messages ----
