@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures num_workers="auto" against each fixed number of workers.
 
-    python bench/auto_workers.py [--runs 5] [--numbers 0 1 2 3 4] [--seconds 4] [--until 25] [WORK...]
+    python bench/auto_workers.py [--runs 5] [--numbers 0 1 2 3 4] [--seconds 4] [--until 25] [--ranks 1] [WORK...]
 
 Each work runs in a process of its own for each number, in turn: with fixed numbers for `seconds` after the first
 batches, with auto for `until` seconds, of which the last `seconds` count. It prints the rates as a table, with the
 number that auto has chosen, its tries, and the share of the time of its search that was lost against the best fixed
-number.
+number. With `--ranks 4`, four local ranks run at once, and their rates are added; they do not wait for each other.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 import statistics
 import subprocess
 import sys
+from typing import Any
 
 WORKS = {  # seconds of CPU and of waiting for a sample, and the same for a step of the loop, which runs in `threads`
     "tiny samples": (0.0, 0.0, 0.0, 0.0, 1),
@@ -96,34 +97,52 @@ print(json.dumps({
 """
 
 
-def child(work: str, number: int | str, options: argparse.Namespace, rate: float) -> str:
+def children(work: str, number: int | str, options: argparse.Namespace, rate: float) -> list[str]:
+    """Runs all ranks at once, and returns what each has printed."""
     words = [json.dumps(WORKS[work]), json.dumps([number, options.seconds, options.until]), str(rate)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, *words], env=environment, stdout=subprocess.PIPE, text=True, check=True
-    )
-    return done.stdout
+    sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(options.ranks))
+    shared = {**sizes, "HEADRACE_COMPARE_RANKS": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", CHILD, *words],
+            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(options.ranks)
+    ]
+    printed = [rank.communicate()[0] for rank in ranks]
+    if any(rank.returncode for rank in ranks):
+        sys.exit(f"{work} with {number} workers failed")
+    return printed
+
+
+def run(work: str, number: int | str, options: argparse.Namespace, rate: float) -> dict[str, Any]:
+    found = [json.loads(printed) for printed in children(work, number, options, rate)]
+    return {
+        "rate": sum(one["rate"] for one in found),
+        "before": sum(one["before"] for one in found),
+        "autos": [one["auto"] for one in found],
+    }
 
 
 def measure(work: str, options: argparse.Namespace, rate: float) -> None:
     rates: dict[str, list[float]] = {str(one): [] for one in [*options.numbers, "auto"]}
-    shares, chosen, tries, changes, before = [], [], [], [], []
+    shares, before, autos = [], [], []
     for _ in range(options.runs):
-        found = {}
-        for number in [*options.numbers, "auto"]:
-            found[str(number)] = json.loads(child(work, number, options, rate))
-            rates[str(number)].append(found[str(number)]["rate"])
+        found = {str(number): run(work, number, options, rate) for number in [*options.numbers, "auto"]}
+        for number, one in found.items():
+            rates[number].append(one["rate"])
         best = max(one["rate"] for number, one in found.items() if number not in ("0", "auto"))
-        auto = found["auto"]
-        shares.append(auto["rate"] / best)
-        before.append(auto["before"] / best)
-        chosen.append(auto["auto"]["workers"])
-        tries.append(len(auto["auto"]["tries"]))
-        changes.append(auto["auto"]["changes"])
+        shares.append(found["auto"]["rate"] / best)
+        before.append(found["auto"]["before"] / best)
+        autos.append(found["auto"]["autos"])
     cells = [f"{statistics.median(one):.1f}" for one in rates.values()]
     text = f"{statistics.median(shares):.2f} ({min(shares):.2f} to {max(shares):.2f})"
     print(f"| {work} | {' | '.join(cells)} | {text} | {statistics.median(before):.2f} |", end=" ")
-    print(" | ".join(", ".join(map(str, one)) for one in (chosen, tries, changes)), "|", flush=True)
+    for value in (lambda auto: auto["workers"], lambda auto: len(auto["tries"]), lambda auto: auto["changes"]):
+        print(", ".join("+".join(str(value(auto)) for auto in ranks) for ranks in autos), end=" | ")
+    print(flush=True)
 
 
 def main() -> None:
@@ -133,13 +152,14 @@ def main() -> None:
     parser.add_argument("--numbers", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--until", type=float, default=25)
+    parser.add_argument("--ranks", type=int, default=1)
     options = parser.parse_args()
-    rate = float(child(next(iter(WORKS)), 0, options, 0.0))
+    (turns,) = children(next(iter(WORKS)), 0, argparse.Namespace(**{**vars(options), "ranks": 1}), 0.0)
     heads = ["work", *(f"{one}" for one in options.numbers), "auto", "auto / best", "search / best"]
     heads += ["workers", "tries", "changes"]
     print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
     for work in options.works or WORKS:
-        measure(work, options, rate)
+        measure(work, options, float(turns))
 
 
 if __name__ == "__main__":
