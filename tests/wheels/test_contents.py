@@ -18,7 +18,7 @@ from wheel_files import ROOT, Wheel
 
 WHEELS = wheel_files.list_wheels()
 pytestmark = pytest.mark.skipif(not WHEELS, reason=wheel_files.WHY_MISSING)
-MOST_BYTES = 1_400_000
+MOST_BYTES = 1_500_000  # the goal is 1.3 MB: docs/wheels.md
 GLIBC = (2, 17)
 LIBC = {"libc.so.6", "libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1", "libutil.so.1"}
 LIBC |= {"ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
