@@ -242,12 +242,14 @@ static void judge(const struct top *top, const struct top_loader *loader, char *
 }
 
 static void draw_about(struct picture *picture, const struct top_loader *loader) {
-    char name[HR_LOOK_NAME_BYTES], age[UNITS_BYTES], rank[32] = "", verdict[200], text[512];
+    char name[HR_LOOK_NAME_BYTES], age[UNITS_BYTES], rank[32] = "", died[64] = "", verdict[200], text[512];
     top_clean(loader->look.name, name, sizeof name);
     if (loader->look.world_size > 1) snprintf(rank, sizeof rank, " rank %d", loader->look.rank);
+    if (loader->look.restarts)
+        snprintf(died, sizeof died, " (workers died and were replaced: %" PRIu64 ")", loader->look.restarts);
     judge(picture->top, loader, verdict, sizeof verdict);
     in_hours((double)(picture->top->now_ns - loader->look.opened_ns) / 1e9, age);
-    int length = snprintf(text, sizeof text, "%s%s, pid %d, %s: %s", name, rank, loader->pid, age, verdict);
+    int length = snprintf(text, sizeof text, "%s%s, pid %d, %s%s: %s", name, rank, loader->pid, age, died, verdict);
     /* In lines, between words. */
     for (char *at = text; length > 0 && *at;) {
         size_t width = (size_t)picture->view->columns, end = strlen(at);
@@ -280,9 +282,9 @@ static void draw_worker(struct picture *picture, const struct top_loader *loader
         snprintf(grown, sizeof grown, "%s/h", amount);
         snprintf(cpu, sizeof cpu, "%.0f", 100 * rates.cpu);
     }
-    line(picture, false, "%7u %5u %-7s %5s %9s %7.1f %5.0f %4s %8s %7s %5u", number, status->pid,
+    line(picture, false, "%7u %5u %-7s %5s %9s %7.1f %5.0f %4s %8s %7s %6u", number, status->pid,
          doing_of(status, number >= loader->look.used_count), since, index, rates.batches, 100 * rates.busy, cpu,
-         memory, rates.growth > 0 ? grown : "-", status->starts ? status->starts - 1 : 0);
+         memory, rates.growth > 0 ? grown : "-", status->starts);
 }
 
 static void draw_times(struct picture *picture, const struct top_loader *loader) {
@@ -304,7 +306,7 @@ static void draw_chosen(struct picture *picture, struct top_loader *loader, uint
          "----------------------------------------------------------------------------------------------------");
     draw_about(picture, loader);
     if (count)
-        line(picture, false, " WORKER   PID DOING     FOR    SAMPLE BATCH/S BUSY%% CPU%%  PRIVATE  GROWTH  DIED");
+        line(picture, false, " WORKER   PID DOING     FOR    SAMPLE BATCH/S BUSY%% CPU%%  PRIVATE  GROWTH STARTS");
     for (uint32_t i = 0; i < count && i < rows; i++) draw_worker(picture, loader, i, picture->top->now_ns);
     if (count > rows) line(picture, false, "        %u of %u workers", rows, count);
     draw_times(picture, loader);
@@ -328,6 +330,16 @@ static void draw_cached(struct picture *picture) {
     }
 }
 
+static const char *why_empty(const struct top *top) {
+    if (!top->pid_count) return "no loader of headrace runs here";
+    for (int i = 0; i < top->pid_count; i++) {
+        char path[32];
+        snprintf(path, sizeof path, "/proc/%d", top->pids[i]);
+        if (access(path, F_OK) == 0) return "these processes have no loader that runs";
+    }
+    return "there are no such processes (any more)";
+}
+
 /* One line for each reason why something is not in the picture. */
 static void draw_missing(struct picture *picture) {
     const struct top *top = picture->top;
@@ -344,8 +356,7 @@ static void draw_missing(struct picture *picture) {
         line(picture, false, "%u damaged: %s", top->damaged, problem);
     }
     if (!top->count && !top->refused && !top->other_versions)
-        line(picture, false, "%s",
-             top->pid_count ? "these processes have no loader that runs" : "no loader of headrace runs here");
+        line(picture, false, "%s", why_empty(top));
 }
 
 static void draw_help(struct picture *picture) {

@@ -337,7 +337,8 @@ def train_on_ranks(scene: argparse.Namespace) -> None:
             note_samples(scene, rank, epoch, step, loader.last)
             if step % scene.saved_every == 0 and rank == 0:
                 state = {"model": trainer.model.state_dict(), "optimizer": trainer.optimizer.state_dict()}
-                torch.save({**state, "loader": loader.state_dict(), "step": step, "epoch": epoch}, f"{checkpoint}.new")
+                state |= {"loader": loader.state_dict(), "step": step, "epoch": epoch + (loader.steps_left == 0)}
+                torch.save(state, f"{checkpoint}.new")
                 os.rename(f"{checkpoint}.new", checkpoint)
             if step == scene.killed_at:
                 break

@@ -80,7 +80,8 @@ def train(folder: str, workers: int, killed_at: int) -> None:
                     "optimizer": optimizer.state_dict(),
                     "loader": loader.state_dict(),
                 }
-                torch.save({**state, "step": step, "epoch": epoch}, path + ".new")
+                next_epoch = epoch + (loader.steps_left == 0)  # the state after the last batch is its start
+                torch.save({**state, "step": step, "epoch": next_epoch}, path + ".new")
                 os.rename(path + ".new", path)
             if step == killed_at:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -123,12 +124,11 @@ def samples_of_epochs(folder: str, killed_step: int) -> list[list[int]]:
     return found
 
 
-def show(workers: int) -> bool:
+def show(workers: int, killed_at: int) -> bool:
     """Trains on two ranks, kills them, resumes on one, and says whether each sample was seen once per epoch."""
-    killed_at = 42
     with tempfile.TemporaryDirectory() as folder:
         print(
-            f"two ranks train on {SAMPLES} samples, and are killed at step {killed_at}, in the middle of epoch 1",
+            f"two ranks train on {SAMPLES} samples, and are killed at step {killed_at}",
             flush=True,
         )
         killed = run_ranks(folder, 2, workers, killed_at)
@@ -144,12 +144,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", metavar="FOLDER", help="train, with checkpoints in this folder")
     parser.add_argument("--workers", type=int, default=1, help="data loading processes of each rank")
-    parser.add_argument("--killed-at", type=int, default=-1, help="the step at which each rank kills itself")
+    parser.add_argument("--killed-at", type=int, default=42, help="the step at which each rank kills itself")
     options = parser.parse_args()
     if options.train:
         train(options.train, options.workers, options.killed_at)
         return 0
-    is_right = show(options.workers)
+    is_right = show(options.workers, options.killed_at)
     print("each sample was seen once per epoch" if is_right else "samples are missing, or were seen twice")
     return 0 if is_right else 1
 

@@ -86,7 +86,8 @@ def train(folder: str, workers: int, killed_at: int) -> None:
             step += 1
             note_samples(folder, rank, step, epoch, loader.last.indices, weights.tolist())
             if step % 5 == 0 and rank == 0:
-                state = {"model": model.state_dict(), "loader": loader.state_dict(), "step": step, "epoch": epoch}
+                next_epoch = epoch + (loader.steps_left == 0)  # the state after the last batch is its start
+                state = {"model": model.state_dict(), "loader": loader.state_dict(), "step": step, "epoch": next_epoch}
                 torch.save(state, path + ".new")
                 os.rename(path + ".new", path)
             if step == killed_at:

@@ -144,6 +144,22 @@ def test_metrics_never_fall(tmp_path: Any) -> None:
     assert {"headrace_loader_info", "headrace_queue_batches", "headrace_worker_busy_seconds_total"} <= seen
 
 
+def test_picture_tells_deaths_from_starts(tmp_path: Any) -> None:
+    """Each epoch starts its workers again; only the one that was killed has died."""
+    loader = headrace.Loader(Killed(str(tmp_path / "once")), batch_size=2, num_workers=2, max_restarts=2)
+    for _ in range(2):
+        for _ in loader:
+            pass
+    for count, _ in enumerate(loader):
+        if count == 9:
+            picture = run("top", "--once", str(os.getpid())).stdout
+            break
+    assert "(workers died and were replaced: 1)" in picture
+    heads, *workers = picture[picture.index(" WORKER") :].splitlines()[:3]
+    assert heads.endswith(" STARTS")
+    assert sorted(int(line.split()[-1]) for line in workers) == [3, 4]
+
+
 def test_names_of_any_bytes_are_written() -> None:
     name = 'a "b"\\c\n\x1b[31m\x07\u00e9'
     show = _core.Show(name.encode(), 3, 8)
@@ -196,6 +212,11 @@ def test_bad_words_are_refused(words: list[str]) -> None:
     result = run("top", *words)
     assert (result.returncode, result.stdout) == (2, "")
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_picture_says_why_there_is_no_loader() -> None:
+    assert run("top", "--once", "999999999").stdout.endswith("there are no such processes (any more)\n")
+    assert run("top", "--once", str(os.getpid())).stdout.endswith("these processes have no loader that runs\n")
 
 
 def test_python_m_knows_top() -> None:

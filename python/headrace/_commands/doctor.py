@@ -27,8 +27,9 @@ SOURCE is one of
   path/script.py:name  the same in a script; its main guard does not run
   path/data.pkl        a file that pickle.dump(object, file) has written
 
-Without SOURCE, or with --run SOURCE, it checks the machine, or a loader at
-work: see `headrace doctor --machine-help`.
+Without SOURCE it checks the machine. With --run SOURCE it runs a loader, and says
+how fast it is and why: see `headrace doctor --machine-help` for these two, which
+also take --workers and --batches.
 
 Exit code: 0 fine, 1 warnings, 2 errors (or SOURCE cannot be loaded).
 """

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from headrace import _core, _options
+from headrace._base import exception_text
 from headrace._base.help_key import help_on
 from headrace._loader.samples import own_generators, refill
 from headrace._loader.start import signals
@@ -102,15 +103,17 @@ class WorkerIterator(EpochIterator, _core.Iterator):
         )
         try:
             self._engine.begin(self, epoch, self._timeout, self._keep_workers)
-        except _engine.Timeout:
-            self._raise_timeout()
+        except _engine.Timeout as timeout:
+            self._raise_timeout(timeout)
         self._show.begin(epoch, began_ns)
 
-    def _raise_timeout(self) -> NoReturn:
-        raise TimeoutError(
+    def _raise_timeout(self, timeout: _engine.Timeout) -> NoReturn:
+        error = TimeoutError(
             f"headrace: no batch arrived within {self._timeout} seconds; increase timeout, or set stall_after below it "
             "to see where the worker is" + help_on("worker-stalled")
-        ) from None
+        )
+        exception_text.add_note(error, f"headrace: {timeout}")
+        raise error from None
 
     @property
     def dataset(self) -> Any:
@@ -133,8 +136,8 @@ class WorkerIterator(EpochIterator, _core.Iterator):
         self._engine.warn_of_copies(stacklevel=3)
         try:
             status = self._engine.next(self, self._timeout)
-        except _engine.Timeout:
-            self._raise_timeout()
+        except _engine.Timeout as timeout:
+            self._raise_timeout(timeout)
         if status is None:
             if not self._keep_workers:
                 self._engine.close()

@@ -31,7 +31,8 @@ def script_of(one: Recorded) -> str:
 def replay_line(one: Recorded) -> str:
     """Returns the command that makes the slowest samples again, or "" if no index is known. The user puts the name of
     the dataset in."""
-    indices = [str(sample.index) for sample in one.slowest if sample.index != NO_SAMPLE][:_REPLAYED]
+    slowest = dict.fromkeys(sample.index for sample in one.slowest if sample.index != NO_SAMPLE)
+    indices = [str(index) for index in slowest][:_REPLAYED]
     source = shlex.quote(f"{printable(script_of(one))}:DATASET")
     return " ".join(["headrace replay", source, *indices]) if indices else ""
 

@@ -236,8 +236,8 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
         self.wrap = refill.wrap_of(self._policy, self.tasks, self._auto_collation, self._seed, epoch, count_draws)
         try:
             self._engine.begin(self, epoch, self._wait_s, self._persistent_workers)
-        except _engine.Timeout:
-            self._raise_timeout()
+        except _engine.Timeout as timeout:
+            self._raise_timeout(timeout)
         if begun is not None:
             begun.indices.was_drawn()
             _beginning.warn_of_same_order(_per_loader.position_of(loader), begun)
@@ -276,8 +276,8 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
     def _wait(self) -> int:
         try:
             status = self._engine.next(self, self._wait_s)
-        except _engine.Timeout:
-            self._raise_timeout()
+        except _engine.Timeout as timeout:
+            self._raise_timeout(timeout)
         if status is None:
             if not self._persistent_workers:
                 self._shutdown_workers()
@@ -336,8 +336,10 @@ class Iterator(_in_process.CheckedIterator, _core.Iterator, _internals.BaseItera
             self._ahead.append(_Ahead(number, serial))
         self._engine.drop()
 
-    def _raise_timeout(self) -> NoReturn:
-        raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds") from None
+    def _raise_timeout(self, timeout: _engine.Timeout) -> NoReturn:
+        error = RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
+        exception_text.add_note(error, f"headrace: {timeout}")
+        raise error from None
 
     @property
     def has_lost_workers(self) -> bool:

@@ -106,6 +106,17 @@ class Sleepy(Numbers):
         time.sleep(0.01)
         return super().__getitem__(index)
 
+def sleepy_in_short_epochs():
+    return DataLoader(Sleepy(200), 2, num_workers=1)
+
+class OneSlow(Numbers):
+    def __getitem__(self, index):
+        time.sleep(0.5 if index == 37 else 0.001)
+        return super().__getitem__(index)
+
+def one_slow():
+    return DataLoader(OneSlow(), 2, num_workers=1)
+
 def sleepy_without_workers():
     return DataLoader(Sleepy(), 2)
 
@@ -256,6 +267,18 @@ def test_the_number_of_workers_is_found_by_trying(folder: pathlib.Path) -> None:
     assert "tried one after the other: 1: " in found["consequence"]
 
 
+def test_far_too_few_workers_are_noticed_in_short_epochs(folder: pathlib.Path) -> None:
+    found = of(folder, "sleepy_in_short_epochs")["num_workers"]
+    assert (found["severity"], found["fix"]) == ("warning", 'num_workers="auto"')
+    assert "too short to find the best number" in found["consequence"]
+
+
+def test_a_slow_sample_is_named(folder: pathlib.Path) -> None:
+    found = of(folder, "one_slow")
+    assert found["slow sample"]["value"] == "37 took 0.5 s"
+    assert "slow sample" not in of(folder, "sleepy_in_short_epochs")
+
+
 def test_a_loader_without_workers_is_tried_as_it_is(folder: pathlib.Path) -> None:
     found = of(folder, "sleepy_without_workers")["num_workers"]
     assert (found["severity"], found["value"]) == ("warning", "0")
@@ -281,7 +304,7 @@ def test_trials_of_worker_counts_stop_after_two_without_gain(rates: dict[int, in
 def test_numbers_of_workers_are_not_judged_by_a_short_epoch(folder: pathlib.Path) -> None:
     found = of(folder, "quick")["num_workers"]
     assert (found["severity"], found["fix"]) == ("ok", "")
-    assert "too short to compare" in found["consequence"]
+    assert "too short to find the best number" in found["consequence"]
 
 
 @pytest.mark.parametrize("name", ["repeating", "endlessly_repeating"])

@@ -1247,8 +1247,13 @@ def test_timeout_works_together_with_a_stall() -> None:
     gate = Gate()
     iterator = at_gate(gate, loader_of(Acts(gate), stall_after=STALL_S, timeout=3))
     next(iterator)
-    with logged_texts() as texts, pytest.raises(RuntimeError, match=r"^DataLoader timed out after 3 seconds$"):
+    with (
+        logged_texts() as texts,
+        pytest.raises(RuntimeError, match=r"^DataLoader timed out after 3 seconds(\n|$)") as caught,
+    ):
         next(iterator)
+    if sys.version_info >= (3, 11):  # exceptions have notes
+        assert re.search(r"^headrace: worker \d .* in the dataset for .* at sample \d", caught.value.__notes__[0])
     waits = [re.search(r"no batch for (\S+) s", text)[1] for text in texts]  # type: ignore[index]
     assert waits in (["0.2", "0.5"], ["0.2", "0.5", "1.0"], ["0.2", "0.5", "1.0", "2.0"])  # by its speed
 

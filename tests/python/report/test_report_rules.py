@@ -248,6 +248,13 @@ def test_empty_recording_is_too_short() -> None:
     assert "Too short to say" in summary.describe_all([job_of(empty)], "run1/", has_page=False)
 
 
+def test_command_makes_each_slow_sample_once() -> None:
+    """A sample of several epochs is several times among the slowest ones."""
+    one = run(slow_every=50)
+    doubled = replace(one, slowest=[sample for sample in one.slowest for _ in range(2)])
+    assert summary.replay_line(doubled) == "headrace replay train.py:DATASET 0 400 800 1200 1600"
+
+
 def test_terminal_shows_verdict_numbers_and_how_to_get_the_page() -> None:
     text = summary.describe_all([job_of(run(slow_every=50))], "my run/", has_page=False)
     lines = text.splitlines()

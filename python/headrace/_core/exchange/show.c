@@ -93,14 +93,17 @@ static PyObject *describe_epoch(const hr_show *show) {
 
 /* Adds the numbers of the workers, waiting of those that get tasks only; `buckets` are those of their samples. */
 static PyObject *sum_workers(const struct hr_arena_look *look, const struct hr_worker_look *workers) {
-    uint64_t phase_ns[HR_PHASE_COUNT] = {0}, worst_ns = 0, done_count = 0;
+    uint64_t phase_ns[HR_PHASE_COUNT] = {0}, worst_ns = 0, worst_index = HR_NO_SAMPLE, done_count = 0;
     unsigned idle = 0; /* workers that get tasks and have none */
     PyObject *buckets = PyList_New(HR_LOOK_BUCKETS);
     for (uint32_t i = 0; i < look->worker_count; i++) {
         for (int phase = 0; phase < HR_PHASE_COUNT; phase++)
             if (phase != HR_PHASE_WAIT || i < look->used_count) phase_ns[phase] += workers[i].status.phase_ns[phase];
         done_count += workers[i].status.done_count;
-        if (workers[i].samples.worst_ns > worst_ns) worst_ns = workers[i].samples.worst_ns;
+        if (workers[i].samples.worst_ns > worst_ns) {
+            worst_ns = workers[i].samples.worst_ns;
+            worst_index = workers[i].samples.worst_index;
+        }
         idle += i < look->used_count && workers[i].status.phase == HR_PHASE_WAIT;
     }
     for (int i = 0; buckets && i < HR_LOOK_BUCKETS; i++) {
@@ -113,10 +116,12 @@ static PyObject *sum_workers(const struct hr_arena_look *look, const struct hr_w
             Py_CLEAR(buckets);
     }
     if (!buckets) return NULL;
-    return Py_BuildValue("{s:I,s:I,s:K,s:I,s:d,s:d,s:d,s:d,s:N}", "workers", look->used_count, "idle", idle, "done",
+    PyObject *index = worst_index == HR_NO_SAMPLE ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(worst_index);
+    return Py_BuildValue("{s:I,s:I,s:K,s:I,s:d,s:d,s:d,s:d,s:N,s:N}", "workers", look->used_count, "idle", idle, "done",
                          (unsigned long long)done_count, "queue", look->queue_count, "wait_s",
                          in_s(phase_ns[HR_PHASE_WAIT]), "fetch_s", in_s(phase_ns[HR_PHASE_FETCH]), "collate_s",
-                         in_s(phase_ns[HR_PHASE_COLLATE]), "worst_s", in_s(worst_ns), "buckets", buckets);
+                         in_s(phase_ns[HR_PHASE_COLLATE]), "worst_s", in_s(worst_ns), "worst_index", index, "buckets",
+                         buckets);
 }
 
 static PyObject *show_numbers(PyObject *self, PyObject *ignored) {

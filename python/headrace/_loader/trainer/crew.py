@@ -342,10 +342,19 @@ class Crew:
         worker = self._core.awaited()
         return self._snapshots() if worker is None else [WorkerSnapshot.of(self._core, worker)]
 
+    def _longest_awaited(self) -> WorkerSnapshot:
+        """Returns the worker, of those that the engine waits for, that has been in its place for the longest time."""
+        busy = [one for one in self._awaited() if not one.is_waiting] or self._awaited()
+        return min(busy, key=lambda one: one.phase_since_ns)
+
+    def describe_wait(self) -> str:
+        """Describes what the worker that the engine waits for is doing, without its stacks."""
+        awaited = self._longest_awaited()
+        return reports.describe_wait(awaited, self._tasks(awaited.number))
+
     def report_stall(self, seconds: float) -> None:
         """Reports what the worker that the engine waits for is doing, then acts as the policy says."""
-        busy = [one for one in self._awaited() if not one.is_waiting] or self._awaited()
-        stalled = min(busy, key=lambda one: one.phase_since_ns)
+        stalled = self._longest_awaited()
         start = len(stalled.stack)
         if not stalled.is_halted:
             stalled = self._with_stacks(stalled)

@@ -62,8 +62,8 @@ def _explain_indices(error: Exception, indices: Any, sampler: str, batch: int) -
 
 
 class Timeout(Exception):
-    """Raised when no batch arrived before the deadline. It is not a TimeoutError, so a TimeoutError of the user's
-    sampler is not taken for it."""
+    """Raised when no batch arrived before the deadline. Its text says what the worker does that has to make it. It is
+    not a TimeoutError, so a TimeoutError of the user's sampler is not taken for it."""
 
 
 class EngineClient(crew.BatchMakers, Protocol):
@@ -260,7 +260,7 @@ class Engine:
                 stalled_s, progress = 0.0, None
                 continue
             if deadline is not None and time.monotonic() >= deadline:
-                raise Timeout
+                raise Timeout(self._crew.describe_wait() + help_on("worker-stalled"))
             before, progress = progress, self._crew.progress()
             if progress != before and before is not None:
                 stalled_s, patience_s = 0.0, self._policy.stall_after

@@ -218,15 +218,18 @@ def _no_stack(worker: WorkerSnapshot) -> str:
     )
 
 
+def describe_wait(worker: WorkerSnapshot, tasks: dict[int, Any]) -> str:
+    """Describes what a worker is doing now, and for how long."""
+    place = _place(worker, tasks.get(worker.task))
+    return f"worker {worker.number} (pid {worker.pid}) {_state(worker)}; it has been {place}"
+
+
 def describe_stall(
     worker: WorkerSnapshot, seconds: float, tasks: dict[int, Any], stack_from: int, hazards: list[str]
 ) -> str:
     """Describes what a worker is doing that has made no progress for `seconds`. A halted worker cannot write its
     stacks, so the text has no stacks. `hazards`: what the fork may have to do with it."""
-    text = (
-        f"headrace: no batch for {in_duration(seconds)}: worker {worker.number} (pid {worker.pid}) {_state(worker)}; "
-        f"it has been {_place(worker, tasks.get(worker.task))}"
-    )
+    text = f"headrace: no batch for {in_duration(seconds)}: {describe_wait(worker, tasks)}"
     if worker.is_halted:
         return text
     return text + (_stack(worker, stack_from) or _no_stack(worker)) + "".join(f"\n  {hazard}" for hazard in hazards)

@@ -76,6 +76,13 @@ def flat(show: _core.Show) -> dict[str, float]:
     }
 
 
+def slow_sample(show: _core.Show) -> tuple[int | None, float, float]:
+    """Returns the index of the slowest sample since the loader was made, if it is known, its seconds, and the median of
+    all samples in seconds."""
+    workers = show.numbers()[1]
+    return workers["worst_index"], workers["worst_s"], _quantile(workers["buckets"], 0.5) / _MILLI
+
+
 def slowest(show: _core.Show, agreement: Agreement | None) -> tuple[int, float]:
     """Returns the rank of this machine whose loop waits the largest share of its time in this epoch, and the share.
     (-1, 0.0): the loader is not compared with other ranks."""

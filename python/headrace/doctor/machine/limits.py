@@ -126,7 +126,9 @@ def cores(machine: dict[str, Any], workers: int | None, threads: int | None) -> 
         text = "Workers and trainer share one core: more workers do not make anything faster."
         fix = raise_limit("--cpus=8", "--cpus-per-task=8", f"taskset -pc 0-{online - 1} $$")
     else:
-        text = f"The training process, and num_workers times threads, should not need more than {usable} together."
+        text = (
+            f"The training process, and num_workers times threads, should not compute on more than {usable} together."
+        )
         return Observation("cores", "ok", value, by, text)
     return Observation("cores", "warning", value, by, text, fix)
 

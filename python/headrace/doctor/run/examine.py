@@ -11,7 +11,7 @@ from typing import Any
 from headrace import _core
 from headrace._base import growth
 from headrace._base.cores import usable_cores
-from headrace._base.units import count_workers, in_units
+from headrace._base.units import count_workers, in_duration, in_units
 from headrace._ranks import worker_count
 from headrace.doctor.machine import fork, limits
 from headrace.doctor.observations import Observation
@@ -23,6 +23,8 @@ _TRY_BATCHES = 200
 _LEAST_S = 0.5  # of a run that is compared with others; a fast loader gives more than _TRY_BATCHES in that time
 _GOOD_ENOUGH = 0.93  # of the best rate: fewer workers are then as good
 _TOO_SLOW = 0.8  # of the best rate: too few workers, or too many
+_SLOW_SAMPLE, _SLOW_SAMPLE_S = 20, 0.1  # times the median, and seconds, from which a sample is named
+_FAR_TOO_SLOW = 1 / 3  # of the best rate, also if the runs with more workers were short
 _STILL_HELPS = 1.15  # of the rate with half as many workers
 _MAX_WORKERS = 32
 _LONG_IMPORT_S = 0.1  # in each worker of each epoch
@@ -58,6 +60,19 @@ def _time(one: Run) -> list[Observation]:
             text,
         )
     ]
+
+
+def _slow_sample_of(runs: list[Run]) -> list[Observation]:
+    """Names the slowest sample, if it is far slower than the others."""
+    index, seconds, median_s = max((one.slow_sample for one in runs), key=lambda one: one[1])
+    if index is None or seconds < max(_SLOW_SAMPLE_S, _SLOW_SAMPLE * median_s):
+        return []
+    text = (
+        f"The median is {1e3 * median_s:.2g} ms. Batches that come after it in the order wait for it. The first samples"
+    )
+    text += " of a worker may be slow because they open files or import modules; headrace replay makes this one alone."
+    value = f"{index:,} took {in_duration(seconds)}"
+    return [Observation("slow sample", "note", value, f"of {sum(one.batches for one in runs)} batches", text)]
 
 
 def _imports_of(one: Run) -> list[Observation]:
@@ -155,9 +170,14 @@ def _suggestion(loader: Any, batches: int) -> tuple[list[Run], list[Observation]
     now = next(one for one in runs if one.workers == now_count)
     is_judged = all(one.rate and one.seconds >= _LEAST_S for one in runs)
     is_slow = is_judged and now.rate < _TOO_SLOW * best
+    is_far_too_slow = not is_judged and now.seconds >= _LEAST_S and now.rate < _FAR_TOO_SLOW * best
+    needs_more = (is_slow or is_far_too_slow) and not is_auto
+    better = str(enough.workers) if is_slow else '"auto"'
     text = f"Batches/s by number of workers, tried one after the other: {table}."
     if not is_judged:
-        text += f" These runs are too short to compare: less than {_LEAST_S} s after each worker's first batch."
+        text += f" These runs are too short to find the best number: less than {_LEAST_S} s after each worker's first"
+        text += " batch, in one epoch."
+        text += " But more workers are much faster." if is_far_too_slow else ""
     elif now.workers > enough.workers and not is_slow:
         text += f" {enough.workers} would be as fast."
     if is_auto:
@@ -165,11 +185,11 @@ def _suggestion(loader: Any, batches: int) -> tuple[list[Run], list[Observation]
     return runs, [
         Observation(
             "num_workers",
-            "warning" if is_slow and not is_auto else "ok",
+            "warning" if needs_more else "ok",
             "auto" if is_auto else f"{now_count}",
             f"{cores} cores",
             text,
-            f"num_workers={enough.workers}" if is_slow and not is_auto else "",
+            f"num_workers={better}" if needs_more else "",
         )
     ]
 
@@ -199,7 +219,7 @@ def examine(
         found += _growth_of(close) + device.check_device(close.report)
         runs, suggestion = _suggestion(loader, batches)
     asked = next((one for one in runs if one.workers == workers), close)
-    found += _time(asked) + suggestion
+    found += _time(asked) + _slow_sample_of([close, *runs]) + suggestion
     found.append(limits.cores(_core.machine(), workers, None))
     found += padding.check_padding(loader)
     found += images.check_images(loader)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace._base import lookup
+from headrace._loader.trainer import shown
 from headrace._tensors import torch_names
 
 
@@ -48,6 +49,7 @@ class Run:
     seconds: float  # for these
     first_s: float
     report: dict[str, Any]
+    slow_sample: tuple[int | None, float, float] = (None, 0.0, 0.0)  # its index, its seconds, the median of all
 
     @property
     def rate(self) -> float:
@@ -86,6 +88,8 @@ def run(loader: Any, workers: int, batches: int, least_s: float = 0.0, most_s: f
             if is_enough and (not least_s or counted_until == now):
                 break
         report = _engine_report(iterator)
+        show = lookup.attribute(iterator, "_show")
+        slow_sample = (None, 0.0, 0.0) if show is None else shown.slow_sample(show)
         close(iterator)
     counted = max(0, count // round_count - 1) * round_count
-    return Run(workers, count, counted, counted_until - begun, first - start, report)
+    return Run(workers, count, counted, counted_until - begun, first - start, report, slow_sample)
