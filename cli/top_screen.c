@@ -355,8 +355,7 @@ static void draw_missing(struct picture *picture) {
         top_clean(top->problem, problem, sizeof problem);
         line(picture, false, "%u damaged: %s", top->damaged, problem);
     }
-    if (!top->count && !top->refused && !top->other_versions)
-        line(picture, false, "%s", why_empty(top));
+    if (!top->count && !top->refused && !top->other_versions) line(picture, false, "%s", why_empty(top));
 }
 
 static void draw_help(struct picture *picture) {
