@@ -15,10 +15,11 @@ _BY = 0.1  # of a step: a rank that is slower than the next one by less is not c
 
 @dataclass(frozen=True)
 class Lag:
-    """The rank that is the slowest one in the most steps."""
+    """The rank that makes the others wait longest."""
 
     rank: int
-    share: float  # of the steps
+    share: float  # of the steps, in which it is the slowest one
+    of_wait: float  # the share of the job's waiting that no other rank has
     by_s: float  # on average in these steps, slower than the next one
     numbers: Numbers  # of this rank
 
@@ -92,18 +93,20 @@ def _compare(loaders: Sequence[Recorded]) -> Job:
     shares = [slowest[at] / len(common) for at in range(len(loaders))]
     return Job(
         loaders, of_ranks, len(common), min(1.0, total_us / len(common) / step_us), shares,
-        _lag(loaders, of_ranks, shares, slowest, by_us),
+        _lag(loaders, of_ranks, slowest, by_us, total_us, len(common)),
     )  # fmt: skip
 
 
 def _lag(
     loaders: Sequence[Recorded],
     of_ranks: Sequence[Numbers],
-    shares: Sequence[float],
     slowest: Counter[int],
     by_us: Counter[int],
+    total_us: int,
+    steps: int,
 ) -> Lag | None:
     if not slowest:
         return None
-    at = max(range(len(loaders)), key=lambda at: shares[at])
-    return Lag(loaders[at].rank, shares[at], by_us[at] / slowest[at] / 1e6, of_ranks[at])
+    at = max(slowest, key=lambda at: by_us[at])
+    by_s = by_us[at] / slowest[at] / 1e6
+    return Lag(loaders[at].rank, slowest[at] / steps, by_us[at] / total_us, by_s, of_ranks[at])

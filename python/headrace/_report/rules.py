@@ -18,6 +18,7 @@ HARDLY_WAITS = 0.03
 RESERVE = 1.2  # of the workers that the busy time needs
 FEWER = 2  # workers: to need fewer by less is not worth a change
 MOST = 0.5  # of a whole, or of all steps
+_MANY_STEPS = 0.25  # workers of a slow rank may be late together, so not in each step
 COLLATES = 0.4  # of the busy time
 BUSY = 0.8
 HALF_OF_BUSY = 0.5  # a worker that has less CPU, and waits less for a core, waits for something else
@@ -93,7 +94,7 @@ def starting(case: Case) -> Verdict | None:
 
 def one_rank(case: Case) -> Verdict | None:
     lag = case.lag
-    if lag is None or lag.share <= MOST:
+    if lag is None or not (lag.share > MOST or (lag.share > _MANY_STEPS and lag.of_wait > MOST)):
         return None
     part = lag.by_s / case.numbers.step_s
     cause = judge(Case(lag.numbers), (too_short, *RULES[RULES.index(one_rank) + 1 :]))

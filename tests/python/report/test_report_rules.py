@@ -143,6 +143,27 @@ def test_one_slow_rank_is_named_with_its_cause() -> None:
     assert "Its cause: collating. 60 %" in verdict.advice
 
 
+def of_ranks(*inside: list[int]) -> list[Recorded]:
+    """Makes ranks whose loops wait so many us for the batches, again and again."""
+    loaders = [run(rank=rank, world_size=len(inside), wait=0.1, cpu=0.4) for rank in range(len(inside))]
+    return [
+        replace(one, steps={**one.steps, "inside_us": [us[step % len(us)] for step in range(1200)]})
+        for one, us in zip(loaders, inside, strict=True)
+    ]
+
+
+def test_rank_whose_two_workers_are_late_together_is_named() -> None:
+    """Its loop waits in each second step, which all others wait for."""
+    verdict = judged(*of_ranks([100], [100, 40_000]))
+    assert (verdict.kind, verdict.title) == ("rank", "Rank 1")
+    assert "slowest rank in 50 % of the steps" in verdict.text
+
+
+def test_rank_that_is_one_of_two_late_ones_is_not_named() -> None:
+    assert judged(*of_ranks([30_000, 100], [100, 30_000])).kind == "storage"
+    assert judged(*of_ranks([100, 100, 100, 30_000], [100])).kind == "storage"  # late too rarely
+
+
 def test_ranks_that_wait_alike_have_the_cause_of_one() -> None:
     assert judged(*(run(rank=rank, world_size=4) for rank in range(4))).kind == "too few"
 
