@@ -119,8 +119,8 @@ def slow_samples(case: Case) -> Verdict | None:
         f"{share(slow.share)} of the waiting is for {share(slow.batches)} of the batches: they have a sample that "
         f"takes over 10 times the median of {brief(slow.median_ns)}"
         + (f". The slowest ones: {which}." if which else "."),
-        "`headrace replay` makes single samples, to see why they are slow. Several workers with a larger prefetch_factor "
-        "hide single slow ones.",
+        "`headrace replay` makes single samples, to see why they are slow. Several workers with a larger "
+        "prefetch_factor hide single slow ones.",
     )
 
 
