@@ -24,11 +24,13 @@ from headrace._loader.samples import rows as sample_rows
 from headrace.torch import DataLoader
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch_features import collates_numpy_booleans
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 Kind = Callable[..., Any]
+with_booleans = pytest.mark.skipif(not collates_numpy_booleans(), reason="this torch cannot collate NumPy's booleans")
 TASKS = [[0, 2, 2], [1]]
 X, Y = np.arange(12.0).reshape(4, 3), np.arange(4, dtype=np.int16)
 
@@ -100,6 +102,7 @@ def arrays(draw: st.DrawFn) -> Any:
     return np.broadcast_to(array[:1], array.shape) if form == "broadcast" else array
 
 
+@with_booleans
 @settings(max_examples=draws(100), deadline=None)
 @given(st.lists(arrays(), min_size=1, max_size=3), st.lists(st.integers(-4, 3), min_size=1, max_size=5))
 def test_drawn_arrays_are_those_of_torch(given_arrays: list[Any], task: list[int]) -> None:
@@ -197,6 +200,7 @@ def table(rows: int = 4) -> Any:
     )
 
 
+@with_booleans
 def test_tables_are_gathered(gathered: list[int]) -> None:
     compare(sources.Arrow(table()))
     compare(sources.Arrow(table(), columns=["tokens", "right"], keep_dtypes=True))
@@ -308,6 +312,7 @@ def test_no_table_is_refused() -> None:
         sources.Arrow(table())[4]
 
 
+@with_booleans
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_get_tables_as_handles(method: str) -> None:
     source = sources.Arrow(table(400))
@@ -339,6 +344,7 @@ def test_parquet_files_are_decoded_once(parquet: pathlib.Path, gathered: list[in
     assert len(sources.Parquet(parquet / "part-*.parquet", columns=["tokens", "small"], keep="boot")) == 16
 
 
+@with_booleans
 def test_parquet_is_pickled_as_a_handle(parquet: pathlib.Path) -> None:
     source = sources.Parquet(parquet / "part-0.parquet", keep="boot")
     found = batches(DataLoader, source, num_workers=1, multiprocessing_context="spawn")
