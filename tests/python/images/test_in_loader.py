@@ -170,22 +170,23 @@ def test_other_ways_to_collate_get_ordinary_tensors(folder: Path, workers: int, 
     assert_equal(batches(DataLoader, ours, num_workers=workers, threads=2, **options), expected)
 
 
+def load_some(path: str) -> Any:
+    if path.endswith(("7.jpg", "4.jpg")):
+        raise OSError("bad")
+    return images.load_rgb(path)
+
+
+def load_some_at_once(path: str) -> Any:
+    return load_some(path).copy() if load_some(path).getbbox() else None
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_options_for_samples_work_with_images(folder: Path, workers: int) -> None:
     """Samples made one by one, some of which are bad."""
-
-    def loader(path: str) -> Any:
-        if path.endswith(("7.jpg", "4.jpg")):
-            raise OSError("bad")
-        return images.load_rgb(path)
-
     options = {"num_workers": workers, "on_bad_sample": "skip", "rng": "sample", "seed": 3}
-    ours = batches(DataLoader, ImageFolder(folder, images.native(train()), loader=loader), threads=2, **options)
-
-    def plain(path: str) -> Any:
-        return loader(path).copy() if loader(path).getbbox() else None
-
-    theirs = batches(DataLoader, ImageFolder(folder, train(), loader=plain), **options)
+    native = ImageFolder(folder, images.native(train()), loader=load_some)
+    ours = batches(DataLoader, native, threads=2, **options)
+    theirs = batches(DataLoader, ImageFolder(folder, train(), loader=load_some_at_once), **options)
     assert_equal(ours, theirs)
     assert sum(len(labels) for _, labels in ours) < EPOCHS * COUNT
 

@@ -393,7 +393,9 @@ class Remembered(Folder):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_kept_results_are_ordinary_in_later_batches(workers: int) -> None:
-    first, second = DataLoader(Remembered(images.native(TRAIN)), 4, num_workers=workers)
+    context = "fork" if workers else None  # a cache of functools cannot be pickled
+    dataset = Remembered(images.native(TRAIN))
+    first, second = DataLoader(dataset, 4, num_workers=workers, multiprocessing_context=context)
     assert torch.equal(first[0], second[0])
     assert second[1][-1] == "Tensor Tensor Tensor Tensor"
 
