@@ -36,6 +36,7 @@ def shown(loader: Any) -> str:
     return "".join(traceback.format_exception(caught.value))
 
 
+PAGE = " (headrace help collate)"
 MAP_STYLE = [
     (d.Failing(9, (3,)), {"batch_size": 2}, "sample 3 of batch 1, [2, 3] (worker 1)"),
     (d.Failing(9, (3,)), {"batch_size": None}, "sample 3, batch 3 (worker 1)"),
@@ -92,7 +93,7 @@ def test_samples_that_cannot_be_collated_are_named(kind: str, odd_one: str, monk
     found = assert_same(lambda loader: forked(loader, d.Samples(kind), batch_size=3))
     assert failures(found)
     assert shown(forked(Headrace, d.Samples(kind), batch_size=3)).endswith(
-        f"\nheadrace: {odd_one}\nheadrace: batch 0, samples [0, 1, 2] (worker 0)\n"
+        f"\nheadrace: {odd_one}{PAGE}\nheadrace: batch 0, samples [0, 1, 2] (worker 0)\n"
     )
 
 
@@ -114,7 +115,7 @@ def test_the_sample_that_does_not_collate_is_named_by_its_index(
     monkeypatch.setitem(d.SAMPLES, "uneven", lambda index: np.ones(3 if index in (5, "bc", 137, 150) else 2))
     if "batch_sampler" not in options:
         options = {"batch_size": 3, **options}
-    assert f"\nheadrace: {odd_one}\n" in shown(forked(kind, d.Samples("uneven"), **options))
+    assert f"\nheadrace: {odd_one}{PAGE}\n" in shown(forked(kind, d.Samples("uneven"), **options))
 
 
 @only_headrace
@@ -125,7 +126,7 @@ def test_sample_of_iterable_dataset_is_named_by_its_position() -> None:
             return iter([np.ones(2), np.ones(2), np.ones(3)])
 
     output = shown(forked(Headrace, Stream(), batch_size=3))
-    assert "\nheadrace: the sample at place 2 of the batch does not collate with those before it\n" in output
+    assert f"\nheadrace: the sample at place 2 of the batch does not collate with those before it{PAGE}\n" in output
 
 
 @only_headrace

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace._base import lookup
+from headrace._base.help_key import help_on
 
 
 class _Short(reprlib.Repr):
@@ -84,7 +85,7 @@ def name_odd_one(indices: Any, place: int) -> str:
         name = f"sample {_short.repr(indices[place])}"
     else:
         name = f"the sample at place {place} of the batch"
-    return f"{name} does not collate" + (" with those before it" if place else "")
+    return f"{name} does not collate" + (" with those before it" if place else "") + help_on("collate")
 
 
 def _plain(index: Any) -> Any:
