@@ -24,6 +24,7 @@ import json, sys, warnings
 import torch.utils.data
 sys.path.insert(0, {lib!r})
 import photos, renamed
+torch.multiprocessing.set_start_method("fork")  # which CPython 3.14 does not use by itself: the datasets have lambdas
 photos.import_torchvision()
 from PIL import Image
 from torchvision import transforms as v1
