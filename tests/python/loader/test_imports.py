@@ -12,7 +12,7 @@ import pytest
 HAS_GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
 MODULES = ["headrace", "headrace.doctor", "headrace.frozen", "headrace.torch"]
 # In addition to those of torch, headrace.torch imports these of Python, and all of multiprocessing.
-OF_PYTHON = {"faulthandler", "resource", "shlex", "sysconfig"}
+OF_PYTHON = {"_posixshmem", "faulthandler", "resource", "runpy", "shlex", "sysconfig"}  # some only after an older torch
 IMPORT_AFTER_TORCH = """
 import gc, sys, torch.utils.data
 gc.collect()
