@@ -631,7 +631,7 @@ def test_output_that_does_not_block_waits_for_the_terminal() -> None:
     for _ in range(300):
         terminal.press("o")
         time.sleep(0.002)
-    for _ in range(100):
+    for _ in range(20):
         terminal.read_until("WAIT%")
     terminal.press("q")
     assert terminal.end() == 0
