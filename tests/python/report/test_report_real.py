@@ -29,7 +29,7 @@ class Slow:
         time.sleep(0.01)
         return index
 
-loader = DataLoader(Slow(), batch_size=2, num_workers=1, record=sys.argv[1])
+loader = DataLoader(Slow(), batch_size=2, num_workers=1, multiprocessing_context="fork", record=sys.argv[1])
 with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as prof:
     batches = iter(loader)
     while True:
