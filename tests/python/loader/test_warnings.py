@@ -27,9 +27,11 @@ def long_epoch(kind: Any, profiled: bool) -> list[tuple[str, int, str]]:
 
 @pytest.mark.parametrize("profiled", [False, True])
 def test_wrong_length_warning_names_the_user_line_as_with_torch(profiled: bool) -> None:
-    found = long_epoch(Headrace, profiled)
+    found, expected = long_epoch(Headrace, profiled), long_epoch(Torch, profiled)
     assert [file for file, _, _ in found] == [__file__] * 2
-    assert found == long_epoch(Torch, profiled)
+    if expected[0][0] != __file__:  # torch 2.6 names a line of its own
+        found, expected = ([text for _, _, text in one] for one in (found, expected))
+    assert found == expected
 
 
 @only_headrace
