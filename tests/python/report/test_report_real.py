@@ -78,8 +78,8 @@ class SlowCollate:
 def test_collate_function_of_the_user_counts_as_collating(tmp_path: Path, loader_type: Any) -> None:
     """It is no part of the samples, which take no time."""
     folder = tmp_path / "run1"
-    loader = loader_type(range(120), batch_size=2, num_workers=1, collate_fn=SlowCollate(), record=folder)
+    loader = loader_type(range(200), batch_size=2, num_workers=1, collate_fn=SlowCollate(), record=folder)
     for _ in loader:
         pass
-    recorded = processes.until(lambda: [one for one in reading.read(folder)[0] if sum(one.rows["batches"]) > 50], 30)
+    recorded = processes.until(lambda: [one for one in reading.read(folder)[0] if sum(one.rows["batches"]) > 90], 30)
     assert numbers_of(recorded[0]).collate > 0.8
