@@ -267,16 +267,25 @@ def test_the_number_of_workers_is_found_by_trying(folder: pathlib.Path) -> None:
     assert "tried one after the other: 1: " in found["consequence"]
 
 
-def test_far_too_few_workers_are_noticed_in_short_epochs(folder: pathlib.Path) -> None:
-    found = of(folder, "sleepy_in_short_epochs")["num_workers"]
-    assert (found["severity"], found["fix"]) == ("warning", 'num_workers="auto"')
-    assert "too short to find the best number" in found["consequence"]
+def test_far_too_few_workers_are_noticed_in_short_epochs(
+    train: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here 8 workers need 0.25 s for the epoch, which is too short to compare them with 16."""
+    monkeypatch.setattr(
+        examine.measure, "run", lambda loader, workers, *limits: Run(workers, 100, 100, 2.0 / max(1, workers), 0.1, {})
+    )
+    found = examine._suggestion(train.sleepy_in_short_epochs(), 200)[1][0]
+    assert (found.severity, found.fix) == ("warning", 'num_workers="auto"')
+    assert "too short to find the best number" in found.consequence
 
 
 def test_a_slow_sample_is_named(folder: pathlib.Path) -> None:
-    found = of(folder, "one_slow")
-    assert found["slow sample"]["value"] == "37 took 0.5 s"
-    assert "slow sample" not in of(folder, "sleepy_in_short_epochs")
+    assert of(folder, "one_slow")["slow sample"]["value"].startswith("37 took ")
+
+
+@pytest.mark.parametrize("slow_sample", [(None, 1.0, 0.001), (3, 0.09, 0.001), (3, 0.19, 0.01)])
+def test_samples_that_are_not_slow_are_not_named(slow_sample: Any) -> None:
+    assert examine._slow_sample_of([Run(1, 100, 100, 1.0, 0.1, {}, slow_sample)]) == []
 
 
 def test_a_loader_without_workers_is_tried_as_it_is(folder: pathlib.Path) -> None:
