@@ -332,11 +332,9 @@ static void draw_cached(struct picture *picture) {
 
 static const char *why_empty(const struct top *top) {
     if (!top->pid_count) return "no loader of headrace runs here";
-    for (int i = 0; i < top->pid_count; i++) {
-        char path[32];
-        snprintf(path, sizeof path, "/proc/%d", top->pids[i]);
-        if (access(path, F_OK) == 0) return "these processes have no loader that runs";
-    }
+    char line[1024];
+    for (int i = 0; i < top->pid_count; i++)
+        if (top_read_stat(top->pids[i], line, sizeof line)) return "these processes have no loader that runs";
     return "there are no such processes (any more)";
 }
 

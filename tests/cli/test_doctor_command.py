@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from program import PROGRAM, run
+from program import PROGRAM, pipe_without_reader, run
 
 DATA = """\
 import threading
@@ -388,11 +388,7 @@ def test_a_report_that_cannot_be_written_is_an_error(talks: Path, arguments: lis
 
 @pytest.mark.parametrize("arguments", [["quiet:data"], ["quiet:data", "--json"], []])
 def test_reader_that_has_gone_is_no_error(tmp_path: Path, arguments: list[str]) -> None:
-    """Reads as `headrace doctor quiet:data | head`."""
     (tmp_path / "quiet.py").write_text("data = [1]")
-    ours, theirs = os.pipe()
-    os.close(ours)
-    command = [str(PROGRAM), "doctor", *arguments]
-    result = subprocess.run(command, cwd=tmp_path, stdout=theirs, stderr=subprocess.PIPE, text=True, timeout=100)
-    os.close(theirs)
+    with pipe_without_reader() as pipe:
+        result = run("doctor", *arguments, cwd=tmp_path, stdout=pipe)
     assert (result.returncode, result.stderr) == (141, "")

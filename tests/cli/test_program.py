@@ -4,7 +4,6 @@
 import os
 import re
 import shutil
-import subprocess
 import sys
 import venv
 from importlib import metadata
@@ -68,7 +67,7 @@ def test_an_argument_too_many_is_named() -> None:
 
 def test_output_that_cannot_be_written_is_a_failure() -> None:
     with open("/dev/full", "w") as full:
-        result = subprocess.run([PROGRAM, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=30)
+        result = run("--help", stdout=full)
     assert result.returncode == 1
     assert re.match("headrace: standard output: .+", result.stderr)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from headrace._loader.samples.random_numbers import seed_all
-from program import PROGRAM, run
+from program import PROGRAM, pipe_without_reader, run
 
 DATA = """\
 import os, random, signal
@@ -393,14 +393,7 @@ def test_error_in_user_code_is_shown_without_calls_of_headrace(folder: Path, sou
 
 def test_output_that_cannot_be_written_is_a_failure(folder: Path) -> None:
     with open("/dev/full", "w") as full:
-        result = subprocess.run(
-            [PROGRAM, "replay", "data:numbers", "1"],
-            cwd=folder,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=60,
-        )
+        result = run("replay", "data:numbers", "1", cwd=folder, stdout=full)
     assert result.returncode == 1
     assert result.stderr == "headrace replay: standard output: No space left on device\n"
 
@@ -455,10 +448,6 @@ def test_without_stderr_samples_are_made_all_the_same(folder: Path) -> None:
 
 
 def test_reader_that_has_gone_is_no_error(folder: Path) -> None:
-    """Reads as `headrace replay data:numbers 1 | head`."""
-    ours, theirs = os.pipe()
-    os.close(ours)
-    command = [PROGRAM, "replay", "data:numbers", "1"]
-    result = subprocess.run(command, cwd=folder, stdout=theirs, stderr=subprocess.PIPE, text=True, timeout=60)
-    os.close(theirs)
+    with pipe_without_reader() as pipe:
+        result = run("replay", "data:numbers", "1", cwd=folder, stdout=pipe)
     assert (result.returncode, result.stderr) == (141, "")

@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
-from program import PROGRAM, run
+from program import pipe_without_reader, run
 from recordings import File
 
 S = 10**9
@@ -153,19 +151,16 @@ def test_file_that_cannot_be_written_is_one_line(folder: Path, option: str) -> N
 
 
 def test_reader_that_has_gone_is_no_error(tmp_path: Path) -> None:
-    """Reads as `headrace report run1/ | head`."""
     path = recording(tmp_path / "a.hrr")
-    ours, theirs = os.pipe()
-    os.close(ours)
-    result = subprocess.run([PROGRAM, "report", path], stdout=theirs, stderr=subprocess.PIPE, text=True, timeout=100)
-    os.close(theirs)
+    with pipe_without_reader() as pipe:
+        result = run("report", path, stdout=pipe)
     assert (result.returncode, result.stderr) == (141, "")
 
 
 def test_output_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     path = recording(tmp_path / "a.hrr")
     with open("/dev/full", "w") as full:
-        result = subprocess.run([PROGRAM, "report", path], stdout=full, stderr=subprocess.PIPE, text=True, timeout=100)
+        result = run("report", path, stdout=full)
     assert (result.returncode, result.stderr) == (2, "headrace report: standard output: No space left on device\n")
 
 

@@ -1247,11 +1247,9 @@ def test_timeout_works_together_with_a_stall() -> None:
     gate = Gate()
     iterator = at_gate(gate, loader_of(Acts(gate), stall_after=STALL_S, timeout=3))
     next(iterator)
-    with (
-        logged_texts() as texts,
-        pytest.raises(RuntimeError, match=r"^DataLoader timed out after 3 seconds(\n|$)") as caught,
-    ):
+    with logged_texts() as texts, pytest.raises(RuntimeError) as caught:
         next(iterator)
+    assert str(caught.value) == "DataLoader timed out after 3 seconds"
     if sys.version_info >= (3, 11):  # exceptions have notes
         assert re.search(r"^headrace: worker \d .* in the dataset for .* at sample \d", caught.value.__notes__[0])
     waits = [re.search(r"no batch for (\S+) s", text)[1] for text in texts]  # type: ignore[index]

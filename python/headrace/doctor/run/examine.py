@@ -67,10 +67,9 @@ def _slow_sample_of(runs: list[Run]) -> list[Observation]:
     index, seconds, median_s = max((one.slow_sample for one in runs), key=lambda one: one[1])
     if index is None or seconds < max(_SLOW_SAMPLE_S, _SLOW_SAMPLE * median_s):
         return []
-    text = (
-        f"The median is {1e3 * median_s:.2g} ms. Batches that come after it in the order wait for it. The first samples"
-    )
-    text += " of a worker may be slow because they open files or import modules; headrace replay makes this one alone."
+    text = f"The median is {1e3 * median_s:.2g} ms. Batches that come after it in the order wait for it. The first "
+    text += "samples of a worker may be slow because they open files or import modules; headrace replay makes this one "
+    text += "alone."
     value = f"{index:,} took {in_duration(seconds)}"
     return [Observation("slow sample", "note", value, f"of {sum(one.batches for one in runs)} batches", text)]
 
@@ -155,6 +154,13 @@ def _number_of(loader: Any) -> int:
     return count
 
 
+def _better_number(now: Run, enough: Run, best: float, is_judged: bool) -> str:
+    """Returns what to set num_workers to, or "" if these runs do not show that another number is better."""
+    if is_judged:
+        return str(enough.workers) if now.rate < _TOO_SLOW * best else ""
+    return '"auto"' if now.seconds >= _LEAST_S and now.rate < _FAR_TOO_SLOW * best else ""
+
+
 def _suggestion(loader: Any, batches: int) -> tuple[list[Run], list[Observation]]:
     """Tries numbers of workers until more workers do not help."""
     cores = usable_cores(_core.machine())
@@ -169,27 +175,24 @@ def _suggestion(loader: Any, batches: int) -> tuple[list[Run], list[Observation]
     table = ", ".join(f"{one.workers}: {one.rate:.1f}" for one in runs)
     now = next(one for one in runs if one.workers == now_count)
     is_judged = all(one.rate and one.seconds >= _LEAST_S for one in runs)
-    is_slow = is_judged and now.rate < _TOO_SLOW * best
-    is_far_too_slow = not is_judged and now.seconds >= _LEAST_S and now.rate < _FAR_TOO_SLOW * best
-    needs_more = (is_slow or is_far_too_slow) and not is_auto
-    better = str(enough.workers) if is_slow else '"auto"'
+    better = _better_number(now, enough, best, is_judged)
     text = f"Batches/s by number of workers, tried one after the other: {table}."
     if not is_judged:
         text += f" These runs are too short to find the best number: less than {_LEAST_S} s after each worker's first"
         text += " batch, in one epoch."
-        text += " But more workers are much faster." if is_far_too_slow else ""
-    elif now.workers > enough.workers and not is_slow:
+        text += " But more workers are much faster." if better else ""
+    elif now.workers > enough.workers and not better:
         text += f" {enough.workers} would be as fast."
     if is_auto:
         text += f' num_workers="auto" begins with {now_count}, and tries others while the loop runs.'
     return runs, [
         Observation(
             "num_workers",
-            "warning" if needs_more else "ok",
+            "warning" if better and not is_auto else "ok",
             "auto" if is_auto else f"{now_count}",
             f"{cores} cores",
             text,
-            f"num_workers={better}" if needs_more else "",
+            f"num_workers={better}" if better and not is_auto else "",
         )
     ]
 
