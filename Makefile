@@ -20,7 +20,7 @@ RELEASE_OPTIONS := -Dbuildtype=release -Dbench=true
 config = -Cbuild-dir=$(1) $(addprefix -Csetup-args=,$(2))
 
 .DELETE_ON_ERROR:
-.PHONY: help docs docs-check man release-check demo demo-text test test-torches torch-names test-jax test-imports test-frameworks test-moving test-torchdata test-schedulers test-wheels test-gpu check bench wheels soak files format clean packages-demo packages-test packages-check packages-wheels c-reference
+.PHONY: help docs docs-check man release-check demo demo-text test test-all choose-tests test-torches torch-names test-jax test-imports test-frameworks test-moving test-torchdata test-schedulers test-wheels test-gpu check bench wheels soak files format clean packages-demo packages-test packages-check packages-wheels c-reference
 
 help: ## prints this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
@@ -31,8 +31,15 @@ demo: build/release.stamp build/images.stamp ## trains on photographs with torch
 demo-text: build/release.stamp ## trains on text: packed rows of tokens; a job is killed on two ranks, and goes on with three
 	PYTHONPATH="$(CURDIR)/build/site" .venv/bin/python examples/train_tokens.py
 
-test: build/dev.stamp build/images.stamp ## runs the C and Python tests, except those of jax; ONLY="crew samples": those of these subjects; CHANGED=1: those of what is not committed; CHANGED=main: of what differs from a commit
+test: build/dev.stamp build/images.stamp ## runs the smallest set of tests that reaches what all of them reach; ONLY="crew samples": all of these subjects; CHANGED=1: all of what is not committed; CHANGED=main: of what differs from a commit
 	.venv/bin/python tools/run_tests.py $(if $(CHANGED),--changed $(CHANGED:1=HEAD),$(ONLY))
+
+test-all: build/dev.stamp build/images.stamp ## runs all C and Python tests, except those of jax
+	.venv/bin/python tools/run_tests.py --all
+
+choose-tests: packages-check build/dev.stamp build/images.stamp ## chooses the tests of make test, after make test-all has measured what each takes; an hour
+	.venv/bin/python tools/choose_tests.py measure; rm -f build/dev.stamp; $(MAKE) build/dev.stamp
+	.venv/bin/python tools/choose_tests.py choose
 
 test-jax: build/dev.stamp build/jax.stamp ## runs the tests of jax, which needs half a gigabyte more
 	PYTHONPATH="$(CURDIR)/build/jax" .venv/bin/python -c 'import jax' # Without jax the tests would be skipped.

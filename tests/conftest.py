@@ -1,21 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """`--claims FOLDER`: runs of pytest at the same time share the test files; each takes the next free one.
 
-`--costs FILE`: the seconds of each test are written into a file."""
+`--costs FILE`: the seconds of each test are written into a file.
+
+After every test that has passed: nothing that it made is left (lib/leftovers.py)."""
 
 from __future__ import annotations
 
+import gc
 import os
 import pathlib
 import shutil
 import tempfile
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import warm
-from processes import CACHE_PREFIX
+from leftovers import PATIENCE_S, Leftovers, mark_run
 
-warm.install()
+DEFAULT_TIMEOUT_S = 300
+TORCHS_PATIENCE_S = 8.0
+FEW_OBJECTS = 20_000  # a collection visits as many in a few milliseconds
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,7 +65,9 @@ class Claims:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_CACHES] = os.environ["HEADRACE_CACHE"] = tempfile.mkdtemp(prefix=CACHE_PREFIX, dir="/dev/shm")
+    config.stash[_LEFTOVERS] = Leftovers(mark_run())
+    config.stash[_CACHES] = os.environ["HEADRACE_CACHE"] = tempfile.mkdtemp(prefix="hrc-test-", dir="/dev/shm")
+    warm.install()  # with the environment of this run
     folder = config.getoption("--claims")
     if folder is not None:
         config.pluginmanager.register(Claims(folder))
@@ -71,20 +79,73 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 _CACHES = pytest.StashKey[str]()  # the folder of the caches of tests that do not name one
+_LEFTOVERS = pytest.StashKey[Leftovers]()
+_HAS_PASSED = pytest.StashKey[bool]()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     warm.close()
+    config.stash[_LEFTOVERS].close()
     shutil.rmtree(config.stash[_CACHES], ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    import chosen  # of tools/, which is in the path when the configuration has been read
+
+    tests = chosen.read()
     for item in items:
+        if not tests.has(item.nodeid):
+            item.add_marker(pytest.mark.wide)
         if any(not mark.args for mark in item.iter_markers("cold")):
             raise pytest.UsageError(f"{item.nodeid}: say why it needs new processes: @pytest.mark.cold(REASON)")
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(DEFAULT_TIMEOUT_S))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Before any fixture, because some start scripts."""
     warm.is_wanted = item.get_closest_marker("cold") is None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Any:
+    report = yield
+    if report.when == "call":
+        item.stash[_HAS_PASSED] = report.passed
+    return report
+
+
+def _is_of_torchs_loader(test: Any) -> bool:
+    """Returns True for a test whose script uses `from loaders import Torch`."""
+    return hasattr(test, "callspec") and test.callspec.params.get("kind") == "Torch"
+
+
+def _remove_torchs_files(left: dict[str, set[Any]]) -> None:
+    """Torch's own loader leaves the tensor that a worker was about to send as its trainer ended."""
+    for name in [name for name in left.get("files in /dev/shm", ()) if name.startswith("torch_")]:
+        pathlib.Path("/dev/shm", name).unlink(missing_ok=True)
+        left["files in /dev/shm"].remove(name)
+
+
+def _keep_what_is_imported() -> None:
+    """A collection would visit all of torch after every test, and all that a test has made it import."""
+    gc.collect()
+    if len(gc.get_objects()) > FEW_OBJECTS:
+        gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    _keep_what_is_imported()
+    leftovers = request.config.stash[_LEFTOVERS]
+    before = leftovers.state()
+    yield
+    if not request.node.stash.get(_HAS_PASSED, False):
+        return
+    if _is_of_torchs_loader(request.node):
+        left = leftovers.left(before, TORCHS_PATIENCE_S)
+        _remove_torchs_files(left)
+    else:
+        left = leftovers.left(before, PATIENCE_S)
+    assert not any(left.values()), left

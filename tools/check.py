@@ -2,13 +2,17 @@
 """Runs the checks of `make check`: one line for each, and a line that counts them.
 
 `check.py NAME...` runs these only (`make check ONLY="format-c tidy"`); --list prints their names. Two run at the same
-time. One that held, and whose inputs are still the same, is not run again unless it is named.
+time. One that held for the same inputs, in this checkout or another one, is not run again (kept.py), and neither is
+clang-tidy of a single file; `make check FRESH=1` runs everything.
 """
 
 import base64
 import hashlib
+import json
 import os
+import platform
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -18,6 +22,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+import kept
 from common import ROOT, Tally, list_files
 
 BUILD = ROOT / "build"
@@ -65,14 +70,19 @@ def build_with_clang(name: str, *options: str) -> Path:
         return configure_and_build(BUILD / name, *options)
 
 
+# ccache keeps object files by the content of what they are made of, for every checkout.
+CCACHE = {"CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1", **({"CCACHE_DISABLE": "1"} if kept.IS_FRESH else {})}
+
+
 def configure_and_build(folder: Path, *options: str) -> Path:
+    compiler = "ccache clang" if shutil.which("ccache") else "clang"
     stamp = folder / "options.txt"
-    wanted = "\n".join(options)
+    wanted = "\n".join([compiler, *options])
     if not stamp.exists() or stamp.read_text() != wanted:
         wipe = ["--wipe"] if (folder / "meson-private").exists() else []
-        run("meson", "setup", folder, *wipe, *options, env={"CC": "clang"})
+        run("meson", "setup", folder, *wipe, *options, env={"CC": compiler})
         stamp.write_text(wanted)
-    run("meson", "compile", "-C", folder)
+    run("meson", "compile", "-C", folder, env=CCACHE)
     return folder
 
 
@@ -96,14 +106,53 @@ def clang() -> None:
     build_clang()
 
 
+# The analyzer follows a ninth of the paths that it would by default: the rest takes several times as long.
+TIDY_WORDS = [f"--extra-arg={word}" for word in ("-Xclang", "-analyzer-config", "-Xclang", "max-nodes=25000")]
+
+
+def list_dependencies(folder: Path) -> dict[Path, list[Path]]:
+    """Returns the headers that each C source was compiled with, as ninja has noted them, with the source itself."""
+    found: dict[Path, list[Path]] = {}
+    for block in run("ninja", "-C", folder, "-t", "deps").split("\n\n"):
+        paths = [Path(os.path.normpath(folder / line.strip())) for line in block.splitlines()[1:]]
+        sources = [path for path in paths if path.suffix == ".c"]
+        if sources:
+            found.setdefault(sources[0], paths)
+    return found
+
+
+def tidy_key(command: dict[str, str], paths: list[Path]) -> str:
+    """Returns the key of clang-tidy's result for a source: of its options and of all that it includes."""
+    words = [kept.output_of("clang-tidy", "--version"), *TIDY_WORDS, command["command"].replace(str(ROOT), "")]
+    files = [ROOT / ".clang-tidy", *paths]
+    return kept.digest("tidy", words, [(str(path).replace(str(ROOT), ""), path) for path in files])
+
+
+def tidy_file(folder: Path, source: Path, key: str) -> str:
+    """Returns what clang-tidy complains about, or ""."""
+    try:
+        run("clang-tidy", "-quiet", *TIDY_WORDS, "-p", folder, source)
+    except Failed as failure:
+        return str(failure)
+    kept.keep(key)
+    return ""
+
+
 def tidy() -> None:
-    """The analyzer follows a ninth of the paths that it would by default: the rest takes several times as long."""
-    words = ("-Xclang", "-analyzer-config", "-Xclang", "max-nodes=25000")
-    paths = [f"-extra-arg={word}" for word in words]
-    ours = f"^{re.escape(str(ROOT))}/(src|cli|python)/.*\\.c$"
-    output = run("run-clang-tidy", *paths, "-j2", "-p", build_clang(), ours)
-    if not re.search(r"^clang-tidy.* /.*\.c$", output, re.MULTILINE):
-        raise Failed(f"run-clang-tidy looked at no file:\n{output}")
+    folder = build_clang()
+    commands = json.loads((folder / "compile_commands.json").read_text())
+    by_source = {Path(os.path.normpath(folder / one["file"])): one for one in commands}
+    dependencies = list_dependencies(folder)
+    rooms = [ROOT / name for name in ("src", "cli", "python")]
+    sources = [path for path in by_source if any(room in path.parents for room in rooms)]
+    if not sources:
+        raise Failed("clang-tidy: no source is built")
+    keys = {path: tidy_key(by_source[path], dependencies[path]) for path in sources}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        new = [path for path in sources if not kept.has(keys[path])]
+        complaints = pool.map(lambda path: tidy_file(folder, path, keys[path]), new)
+        if text := "\n".join(filter(None, complaints)):
+            raise Failed(text)
 
 
 def asan() -> None:
@@ -190,7 +239,9 @@ def format_python() -> None:
 
 
 def run_mypy(module: str, *arguments: str | Path) -> None:
-    run(sys.executable, "-m", module, *arguments, env={"MYPY_CACHE_DIR": str(BUILD / module)})
+    """mypy keeps its results by content itself."""
+    folder = BUILD / module if kept.IS_FRESH else kept.CACHES / "headrace-mypy" / module
+    run(sys.executable, "-m", module, *arguments, env={"MYPY_CACHE_DIR": str(folder)})
 
 
 def types() -> None:
@@ -234,27 +285,30 @@ CHECKS: list[Callable[[], None]] = [
 BY_NAME = {check.__name__.replace("_", "-"): check for check in CHECKS}
 
 
-# The inputs of checks that take long: folders and files.
+# The inputs of checks that take long: folders and files. tidy keeps its results by itself.
 C_INPUTS = ["src", "include", "cli", "meson.build", "meson.options"]
 INPUTS = {
-    "tidy": [*C_INPUTS, "python", "bench", ".clang-tidy"],
     "tsan": [*C_INPUTS, "tests/c", "tests/meson.build", "examples/c"],
     "asan": [*C_INPUTS, "tests/c", "tests/meson.build", "examples/c"],
     "fuzz": [*C_INPUTS, "fuzz"],
-    "types": ["python", "tools", "bench", "pyproject.toml", "requirements-dev.txt"],
-    "stubs": ["python", "requirements-dev.txt"],
+    "types": ["python", "tools", "bench", "src/launch", "pyproject.toml"],
+    "stubs": ["python", *C_INPUTS],
     "package": [*C_INPUTS, "python", "pyproject.toml", "README.md", "LICENSE"],
 }
 
 
-def digest_inputs(name: str, paths: list[Path]) -> str:
-    """Returns the digest of what a check reads, with the check itself."""
-    inputs = [ROOT / one for one in [*INPUTS[name], "tools"]]
-    digest = hashlib.sha256()
-    for path in paths:
-        if path in inputs or any(one in path.parents for one in inputs):
-            digest.update(f"{path}\0".encode() + path.read_bytes())
-    return digest.hexdigest()
+def describe_machine() -> list[str]:
+    """Returns what checks depend on apart from files: the kernel, Python, the compiler and libraries."""
+    libraries = kept.output_of("pkg-config", "--modversion", "libjpeg", "zlib", "cmocka")
+    return [os.uname().release, sys.version, *platform.libc_ver(), kept.output_of("clang", "--version"), libraries]
+
+
+def key_of(name: str, paths: list[Path]) -> str:
+    """Returns the key of a check: of what it reads, with the check itself and the requirements of its tools."""
+    inputs = [ROOT / one for one in [*INPUTS[name], "tools/check.py", "requirements-dev.txt"]]
+    inputs += (ROOT / "tools").glob(f"*{name}*.py")
+    files = [path for path in paths if path in inputs or any(one in path.parents for one in inputs)]
+    return kept.digest(name, describe_machine(), [(path.relative_to(ROOT).as_posix(), path) for path in files])
 
 
 def run_check(name: str) -> tuple[bool, str]:
@@ -267,17 +321,16 @@ def run_check(name: str) -> tuple[bool, str]:
     return True, f"ok    {name} ({time.monotonic() - start:.1f} s)"
 
 
-def run_if_changed(name: str, paths: list[Path]) -> tuple[bool, str]:
+def run_if_new(name: str, paths: list[Path]) -> tuple[bool, str]:
     """Runs a check, unless it has held for the same inputs."""
     if name not in INPUTS:
         return run_check(name)
-    stamp, digest = BUILD / f"check-{name}.sha256", digest_inputs(name, paths)
-    if stamp.exists() and stamp.read_text() == digest:
+    key = key_of(name, paths)
+    if kept.has(key):
         return True, f"ok    {name} (has held for the same files)"
-    stamp.unlink(missing_ok=True)
     holds, text = run_check(name)
     if holds:
-        stamp.write_text(digest)
+        kept.keep(key)
     return holds, text
 
 
@@ -289,10 +342,11 @@ def main(names: list[str]) -> int:
         print(f"check.py: no check {', '.join(unknown)}; there is {', '.join(BY_NAME)}", file=sys.stderr)
         return 2
     paths = list_files(ROOT)
+    kept.remove_unused()
     tally = Tally()
     with ThreadPoolExecutor(AT_ONCE) as pool:
         runs = [pool.submit(run_check, name) for name in names] or [
-            pool.submit(run_if_changed, name, paths) for name in BY_NAME
+            pool.submit(run_if_new, name, paths) for name in BY_NAME
         ]
         for done in as_completed(runs):
             holds, text = done.result()

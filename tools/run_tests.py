@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the C tests of build/dev and the Python tests, and ends with one line that counts them.
 
+`run_tests.py` (`make test`) runs those of tests/chosen.txt, `run_tests.py --all` (`make test-all`) all.
 `run_tests.py WORD...` (`make test ONLY="crew samples"`) runs the C programs whose names contain one of the words, and
 the files of Python tests whose paths contain one. `run_tests.py --changed COMMIT` (`make test CHANGED=1`) runs the
 tests of the files that differ from a commit.
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import changed
+import chosen
 import costs
 from common import ROOT, Tally
 
@@ -93,10 +95,10 @@ def run_c_tests(names: list[str]) -> Tally:
 
 
 def list_python_files() -> list[str]:
-    """Returns the files of Python tests, those that take longest first: by the last run, or else by their budgets."""
-    seconds = costs.read_files(COSTS)
+    """Returns the files of Python tests, those that take longest first: by the last run, or else by chosen.txt."""
+    seconds = chosen.read().seconds | costs.read_files(COSTS)
     paths = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
-    return sorted(paths, key=lambda path: (-seconds.get(path, 0), -BUDGETS.get(Path(path).stem, (0, ""))[0], path))
+    return sorted(paths, key=lambda path: (-seconds.get(path, 0), path))
 
 
 def select(words: list[str], programs: list[str], files: list[str]) -> tuple[list[str], list[str]]:
@@ -144,26 +146,27 @@ class Pytest:
         return count_report(self.report).with_status(status)
 
 
-def run_python_tests(files: list[str]) -> tuple[Tally, list[Path]]:
-    """Shares the files out between several runs, because a test mostly waits for processes that it has started. Returns
-    the files with the costs of the tests, too."""
+def run_python_tests(files: list[str], *options: str) -> tuple[Tally, list[Path]]:
+    """Shares the files out between several runs of pytest with these options, because a test mostly waits for processes
+    that it has started. Returns the files with the costs of the tests, too."""
     with tempfile.TemporaryDirectory() as claims:
-        runs = [Pytest(number, [f"--claims={claims}", *files]) for number in range(min(RUNS, len(files)))]
+        arguments = [f"--claims={claims}", *options, *files]
+        runs = [Pytest(number, arguments) for number in range(min(RUNS, len(files)))]
         tally = Tally()
         for run in runs:
             tally += run.finish()
     return tally, [run.costs for run in runs if run.costs.exists()]
 
 
-def run(programs: list[str] | None, files: list[str], *, is_whole: bool) -> Tally:
-    """Runs C programs (None: all) and files of Python tests, and prints what they cost."""
+def run(programs: list[str] | None, files: list[str], *options: str, is_whole: bool = False) -> Tally:
+    """Runs C programs (None: all) and files of Python tests with options of pytest, and prints what they cost."""
     start = costs.spent()
     tally = run_c_tests(programs or []) if programs is None or programs else Tally()
     c = costs.spent() - start
     parts: list[Path] = []
     with costs.ImportWatch() as watch:
         if files:
-            python_tally, parts = run_python_tests(files)
+            python_tally, parts = run_python_tests(files, *options)
             tally += python_tally
     report = costs.read_parts(parts, costs.spent() - start - c, c, watch.count)
     print(*report.lines(BUDGETS), sep="\n", flush=True)
@@ -174,14 +177,14 @@ def run(programs: list[str] | None, files: list[str], *, is_whole: bool) -> Tall
 def main(words: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and tests send it
     try:
-        chosen: tuple[list[str] | None, list[str]]
-        if words[:1] == ["--changed"]:
-            chosen = changed.select(words[1], list_c_programs(), list_python_files())
-        elif words:
-            chosen = select(words, list_c_programs(), list_python_files())
+        if not words:
+            tally = run(None, list_python_files(), "-m", "not wide")
+        elif words == ["--all"]:
+            tally = run(None, list_python_files(), is_whole=True)
+        elif words[:1] == ["--changed"]:
+            tally = run(*changed.select(words[1], list_c_programs(), list_python_files()))
         else:
-            chosen = None, list_python_files()
-        tally = run(*chosen, is_whole=not words)
+            tally = run(*select(words, list_c_programs(), list_python_files()))
     except ValueError as error:
         print(f"run_tests.py: {error}", file=sys.stderr)
         return 2

@@ -49,6 +49,7 @@ find_missing() {
     need git command -v git
     need binutils command -v nm
     need g++ command -v g++
+    need ccache command -v ccache
     need clang command -v clang
     need clang-format command -v clang-format
     need clang-tidy command -v clang-tidy

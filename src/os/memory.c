@@ -47,7 +47,7 @@ static int open_unlinked(const char *folder, int *ret_fd) {
     int fd = open(folder, O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0) {
         char path[4096];
-        int length = snprintf(path, sizeof path, "%s/headrace-XXXXXX", folder);
+        int length = snprintf(path, sizeof path, "%s/headrace-%u-XXXXXX", folder, hr__pid());
         if (length < 0 || (size_t)length >= sizeof path) return -ENAMETOOLONG;
         fd = mkostemp(path, O_CLOEXEC);
         if (fd < 0) return -errno;

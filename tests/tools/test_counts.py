@@ -70,28 +70,3 @@ def test_an_unknown_check_is_named_with_what_exists(run_tool):
     result = run_tool("check.py", "taste")
     assert result.returncode == 2
     assert "no check taste; there is tidy, tsan" in result.stderr
-
-
-def test_a_check_runs_again_only_if_its_inputs_changed(monkeypatch, tmp_path):
-    source = tmp_path / "src/ring.c"
-    source.parent.mkdir()
-    source.write_text("int a;")
-    runs = []
-    monkeypatch.setattr(check, "ROOT", tmp_path)
-    monkeypatch.setattr(check, "BUILD", tmp_path)
-    monkeypatch.setitem(check.BY_NAME, "fuzz", lambda: runs.append(1))
-    for _ in range(2):
-        assert check.run_if_changed("fuzz", [source])[0]
-    assert len(runs) == 1
-    source.write_text("int b;")
-    assert check.run_if_changed("fuzz", [source])[0] and len(runs) == 2
-
-
-def test_a_failed_check_runs_again(monkeypatch, tmp_path):
-    def fail():
-        raise check.Failed("a leak")
-
-    monkeypatch.setattr(check, "BUILD", tmp_path)
-    monkeypatch.setitem(check.BY_NAME, "fuzz", fail)
-    for _ in range(2):
-        assert check.run_if_changed("fuzz", []) == (False, "FAIL  fuzz\na leak")

@@ -279,11 +279,16 @@ static inline void close_product(struct product *product) {
 
 /* ---- what must be back to where it was ---- */
 
-/* Files of other programs, too, that run now or have left some. */
+/* A file in /dev/shm that headrace made, and that its process has not removed. A process that still runs may do so. */
+static inline bool is_left_file(const char *name) {
+    int pid = 0;
+    return sscanf(name, "headrace-%d-", &pid) == 1 && (pid == getpid() || kill(pid, 0) < 0);
+}
+
 static inline int count_named_files(void) {
     int count = 0;
     DIR *folder = opendir("/dev/shm");
-    for (struct dirent *entry; folder && (entry = readdir(folder));) count += strstr(entry->d_name, "headrace") != NULL;
+    for (struct dirent *entry; folder && (entry = readdir(folder));) count += is_left_file(entry->d_name);
     if (folder) closedir(folder);
     return count;
 }

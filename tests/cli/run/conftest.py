@@ -1,38 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""After every test: no new file in /dev/shm stays, and no new descriptor."""
+"""Signals and limits as in a terminal."""
 
 from __future__ import annotations
 
-import os
 import resource
 import signal
 from collections.abc import Iterator
 
 import pytest
-from processes import is_held_elsewhere, shared_files, until
-
-PATIENCE_S = 10.0  # for files of tests and programs that run at the same time
-
-
-def _descriptors() -> set[str]:
-    return set(os.listdir("/proc/self/fd"))
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left() -> Iterator[None]:
-    files, descriptors = shared_files(), len(_descriptors())
-    yield
-    stays: set[str] | None = None
-
-    def is_clean() -> bool:
-        nonlocal stays
-        new = shared_files() - files
-        stays = new if stays is None else stays & new
-        stays = {name for name in stays if not is_held_elsewhere(f"/dev/shm/{name}")}
-        return not stays
-
-    assert until(is_clean, PATIENCE_S), stays
-    assert len(_descriptors()) <= descriptors
 
 
 @pytest.fixture(autouse=True)

@@ -11,12 +11,11 @@ from collections.abc import Iterator
 
 import pytest
 from cache_scripts import Scripts
-from processes import CACHE_PREFIX
 
 
 @pytest.fixture
 def root(monkeypatch: pytest.MonkeyPatch) -> Iterator[pathlib.Path]:
-    folder = pathlib.Path(tempfile.mkdtemp(prefix=CACHE_PREFIX, dir="/dev/shm"))
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="hrc-test-", dir="/dev/shm"))
     monkeypatch.setenv("HEADRACE_CACHE", str(folder))
     monkeypatch.delenv("HEADRACE_DISABLE", raising=False)
     yield folder

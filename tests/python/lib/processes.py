@@ -37,6 +37,12 @@ def _stat(pid: int) -> list[str]:
     return text[text.rindex(")") + 2 :].split()
 
 
+def parent_of(pid: int) -> int:
+    """Returns the pid of a process's parent, 0 if the process has gone. A zombie still has one."""
+    stat = _stat(pid)
+    return int(stat[1]) if stat else 0
+
+
 def is_stopped(pid: int) -> bool:
     """Returns True if a signal such as SIGSTOP has stopped a process."""
     return _stat(pid)[:1] == ["T"]
@@ -133,34 +139,6 @@ def shared_bytes(pids: Iterable[int]) -> int:
             if line.startswith("Pss_Shmem:"):
                 total += int(line.split()[1]) * 1024
     return total
-
-
-CACHE_PREFIX = "hrc-test-"  # of the folders in /dev/shm that are caches of tests
-
-
-def shared_files() -> set[str]:
-    """Returns the names in /dev/shm, without the caches of tests, which may run at the same time."""
-    return {name for name in os.listdir("/dev/shm") if not name.startswith(CACHE_PREFIX)}
-
-
-def is_held_elsewhere(path: str) -> bool:
-    """Returns True if a process that is neither this one nor its descendant has a file open or mapped."""
-    parents = {int(name): int(stat[1]) for name in os.listdir("/proc") if name.isdigit() and (stat := _stat(int(name)))}
-    for name in parents:
-        ancestor = name
-        while ancestor not in (0, os.getpid()):
-            ancestor = parents.get(ancestor, 0)
-        if ancestor:
-            continue
-        try:
-            links = [entry.path for entry in os.scandir(f"/proc/{name}/fd")]
-            if any(os.readlink(link) == path for link in links):
-                return True
-            if path in pathlib.Path(f"/proc/{name}/maps").read_text():
-                return True
-        except OSError:  # the process has ended, or belongs to another user
-            continue
-    return False
 
 
 def private_bytes(pid: int | str = "self") -> int:

@@ -38,7 +38,7 @@ _METHOD = re.compile(r"spawn|forkserver|multiprocessing_context=.headrace")
 # Variables that libraries or Python read when they start.
 _EARLY = re.compile(r"PYTHON(?!PATH$)|LD_|MALLOC|GLIBC|OMP_|MKL_|KMP_|OPENBLAS|TORCH_|PYTORCH|CUDA|LANG|LC_|TZ$")
 _libc = ctypes.CDLL(None)
-_environment = dict(os.environ)  # of the servers, before tests change it
+_environment: dict[str, str] = {}  # of the servers, before tests change it
 _spawn_new = util.spawnv_passfds  # type: ignore[attr-defined]
 
 forked = 0  # processes, so far
@@ -98,8 +98,6 @@ def use_server(descriptor: int) -> None:
     """Makes multiprocessing start the workers of this script by the server at the other end of a connection."""
     global is_wanted
     is_wanted = True
-    _environment.clear()
-    _environment.update(os.environ)
     _of_script[:] = [Server(descriptor, None)]
     install()
 
@@ -207,6 +205,8 @@ def install() -> None:
     """Makes multiprocessing start the workers of this process by a server."""
     global _owner
     _owner = os.getpid()
+    _environment.clear()
+    _environment.update(os.environ)
     util.spawnv_passfds = _start_worker  # type: ignore[attr-defined]
 
 

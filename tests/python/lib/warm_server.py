@@ -74,6 +74,8 @@ def prepare(request: dict, descriptors: list[int]) -> None:
     sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115
     sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    if coverage := sys.modules.get("follow_coverage"):  # make choose-tests
+        coverage.follow_test()
     random.seed()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The check that runs after each test finds what a test has left, and nothing that another program has made."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from leftovers import SHARED, VARIABLE, Leftovers
+from processes import alive, until
+
+# Makes files in /dev/shm, named after its own pid if the name has a {pid}, and holds them until stdin ends.
+HOLD = """
+import os, sys
+names = [name.format(pid=os.getpid()) for name in sys.argv[1:]]
+files = [open("/dev/shm/" + name, "w") for name in names]
+print(os.getpid(), *names, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def leftovers() -> Iterator[Leftovers]:
+    found = Leftovers(pathlib.Path(tempfile.gettempdir()))
+    yield found
+    found.close()
+
+
+def new(leftovers: Leftovers, act: Callable[[], Any], patience_s: float = 0.3) -> tuple[Any, dict[str, set[Any]]]:
+    """Returns what an action returns, and what it leaves."""
+    before = leftovers.state()
+    result = act()
+    return result, leftovers.left(before, patience_s)
+
+
+@contextlib.contextmanager
+def holder(*names: str, is_foreign: bool = False) -> Iterator[list[str]]:
+    """A process that holds new files in /dev/shm: of this run, or of no run. Gives its pid and the files' names."""
+    environment, prefix = dict(os.environ), []
+    if is_foreign:
+        del environment[VARIABLE]
+        prefix = ["setsid", "--fork"]  # which makes it an orphan
+    command = [*prefix, sys.executable, "-c", HOLD, *names]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        pid, *made = process.stdout.readline().split()
+        yield [pid, *made]
+        process.stdin.close()
+        assert until(lambda: not alive(int(pid)))
+    for name in made:
+        (SHARED / name).unlink()
+
+
+NAMES = ["torch_{pid}_1_0", "headrace-{pid}-abc", "pym-{pid}-abc", "psm_leftovers", "sem.mp-leftovers"]
+
+
+def test_shared_file_of_a_process_of_the_run_is_found(leftovers: Leftovers) -> None:
+    before = leftovers.state()
+    with holder(*NAMES) as (_, *made):
+        assert leftovers.left(before, 0.3)["files in /dev/shm"] == set(made)
+
+
+def test_shared_file_of_a_dead_process_is_found(leftovers: Leftovers) -> None:
+    before = leftovers.state()
+    with holder(*NAMES) as (pid, *made):
+        leftovers.state()
+        os.kill(int(pid), signal.SIGKILL)
+        assert until(lambda: not alive(int(pid)))
+        assert leftovers.left(before, 0.3)["files in /dev/shm"] == set(made)
+
+
+def test_shared_file_of_another_program_is_not_found(leftovers: Leftovers) -> None:
+    with holder(*NAMES, is_foreign=True) as (_, *made):
+        assert all((SHARED / name).exists() for name in made)
+        assert leftovers.state()["files in /dev/shm"] & set(made) == set()
+
+
+def test_shared_file_with_another_name_is_not_found(leftovers: Leftovers) -> None:
+    with holder("leftovers-test-tmp") as (_, name):
+        assert name not in leftovers.state()["files in /dev/shm"]
+
+
+def test_temporary_file_is_found(leftovers: Leftovers) -> None:
+    (descriptor, path), left = new(leftovers, tempfile.mkstemp)
+    os.close(descriptor)
+    os.unlink(path)
+    assert left["temporary files"] == {os.path.basename(path)}
+
+
+def test_child_is_found(leftovers: Leftovers) -> None:
+    before = leftovers.state()
+    with holder() as (pid,):
+        assert leftovers.left(before, 0.3)["processes"] == {int(pid)}
+
+
+def test_orphan_is_found(leftovers: Leftovers) -> None:
+    before = leftovers.state()
+    code = "import os, sys\nif os.fork(): os._exit(0)\nos.setsid(); print(os.getpid(), flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        pid = int(process.stdout.readline())
+        process.wait()
+        assert leftovers.left(before, 0.3)["processes"] == {pid}
+        process.stdin.close()
+        assert until(lambda: not alive(pid))
+
+
+def test_process_of_another_program_is_not_found(leftovers: Leftovers) -> None:
+    with holder(is_foreign=True) as (pid,):
+        assert int(pid) not in leftovers.state()["processes"]
+
+
+def test_socket_of_a_loader_is_found(leftovers: Leftovers) -> None:
+    name = f"headrace/{os.getuid()}/{os.getpid()}/leftovers"
+    with socket.socket(socket.AF_UNIX) as bound:
+        _, left = new(leftovers, lambda: bound.bind("\0" + name))
+    assert left["sockets"] == {"@" + name}
+
+
+@pytest.mark.parametrize("kind", ["socket", "pipe", "file"])
+def test_descriptor_is_found(leftovers: Leftovers, kind: str) -> None:
+    make: dict[str, Callable[[], tuple[int, ...]]] = {
+        "socket": lambda: tuple(one.detach() for one in socket.socketpair()),
+        "pipe": os.pipe,
+        "file": lambda: (os.open(os.devnull, os.O_RDONLY),),
+    }
+    opened, left = new(leftovers, make[kind])
+    for descriptor in opened:
+        os.close(descriptor)
+    assert {descriptor for descriptor, _ in left["descriptors"]} == set(opened)
+
+
+def test_mapping_is_found(leftovers: Leftovers) -> None:
+    def make() -> mmap.mmap:
+        descriptor = os.memfd_create("headrace-leftovers")
+        os.truncate(descriptor, mmap.PAGESIZE)
+        mapping = mmap.mmap(descriptor, mmap.PAGESIZE)
+        os.close(descriptor)
+        return mapping
+
+    mapping, left = new(leftovers, make)
+    mapping.close()
+    assert left["mappings"] == {"/memfd:headrace-leftovers"}
+
+
+def test_leftovers_are_empty_after_a_clean_test(leftovers: Leftovers) -> None:
+    def act() -> None:
+        with holder(*NAMES, "leftovers-test-tmp"), tempfile.NamedTemporaryFile():
+            pass
+
+    assert new(leftovers, act, patience_s=10.0)[1] == {}
