@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from headrace._cache.interface import cache as cache
     from headrace._cache.samples import cache_samples as cache_samples
     from headrace._core import CacheError as CacheError
-    from headrace._loader.samples.checks import SamplesDiffer as SamplesDiffer
     from headrace._numpy.batch_maker import WorkerInfo as WorkerInfo
     from headrace._numpy.batch_maker import get_worker_info as get_worker_info
     from headrace._numpy.collate import default_collate as default_collate
     from headrace._numpy.lengths import lengths as lengths
     from headrace._numpy.loader import Loader as Loader
     from headrace._ranks.disagreement import RanksDisagree as RanksDisagree
+    from headrace._samples.checks import SamplesDiffer as SamplesDiffer
     from headrace.frozen._attributes import freeze_attributes as freeze_attributes
     from headrace.frozen._freeze import FrozenError as FrozenError
     from headrace.frozen._freeze import freeze as freeze
@@ -73,20 +73,19 @@ _LATE = {
     "RanksDisagree": "headrace._ranks.disagreement",
     "WorkerInfo": "headrace._numpy.batch_maker",
     "get_worker_info": "headrace._numpy.batch_maker",
-    "SamplesDiffer": "headrace._loader.samples.checks",
+    "SamplesDiffer": "headrace._samples.checks",
     "cache": "headrace._cache.interface",
     "cache_samples": "headrace._cache.samples",
     "default_collate": "headrace._numpy.collate",
     "lengths": "headrace._numpy.lengths",
     "StateError": "headrace.sampling._state",
-    "StoreError": "headrace.store",
     "FrozenError": "headrace.frozen._freeze",
     "freeze": "headrace.frozen._freeze",
     "freeze_attributes": "headrace.frozen._attributes",
     "open": "headrace.frozen._freeze",
     "thaw": "headrace.frozen._thaw",
 }
-_MODULES = ("doctor", "frozen", "sources", "store")
+_MODULES = ("doctor", "frozen", "sources")
 
 if hasattr(_sys, "_is_gil_enabled") and not _sys._is_gil_enabled():
     from headrace._base import gil as _gil

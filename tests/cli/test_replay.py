@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from headrace._loader.samples.random_numbers import seed_all
+from headrace._samples.random_numbers import seed_all
 from program import PROGRAM, pipe_without_reader, run
 
 DATA = """\

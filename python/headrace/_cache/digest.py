@@ -23,7 +23,7 @@ from headrace._base import users_code
 from headrace._base.attributes import own_attributes
 from headrace._base.units import in_units
 from headrace._cache import building, fingerprint
-from headrace._loader.samples.kept_generators import is_generator
+from headrace._samples.kept_generators import is_generator
 
 MOST_BYTES = 64 << 20
 _DEEPEST = 50

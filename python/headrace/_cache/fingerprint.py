@@ -25,8 +25,8 @@ from headrace._base.attributes import own_attributes
 from headrace._base.cores import usable_cores
 from headrace._base.lookup import static_dict, static_mro
 from headrace._cache import attached, contents, mapped_files
-from headrace._loader.samples import tensor_parts
-from headrace._loader.samples.kept_generators import is_generator
+from headrace._samples import tensor_parts
+from headrace._samples.kept_generators import is_generator
 
 REMEMBERING = type(functools.lru_cache(len))  # what functools.cache and lru_cache make of a function
 _PIECE_BYTES = 64 << 20  # of an array, between two looks at the progress

@@ -20,19 +20,18 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace import _core, _options
-from headrace._base import exception_text, lookup
+from headrace._base import exception_text, lookup, pickling
 from headrace._base.help_key import help_on
 from headrace._base.units import in_units
 from headrace._base.warn import warn_user
 from headrace._cache import attached, building, opening, splitting, stamps, tables
 from headrace._cache.opening import Root
 from headrace._cache.tables import Handle
-from headrace._loader.samples import checks, deferred
-from headrace._loader.samples.compare import difference
-from headrace._loader.samples.kept_generators import Own
-from headrace._loader.samples.mixed import is_mixed
-from headrace._loader.samples.prepared import PreparedDataset
-from headrace._loader.start import pickling
+from headrace._samples import checks, deferred
+from headrace._samples.compare import difference
+from headrace._samples.kept_generators import Own
+from headrace._samples.mixed import is_mixed
+from headrace._samples.prepared import PreparedDataset
 
 _LOOK_S = 0.01  # between two looks whether the check of another process has ended
 _UNFIT, _NO_ROOM = "cannot be pickled", "the budget is used up"

@@ -5,7 +5,7 @@ behind the cache.
 Only known steps are divided: torchvision's, MONAI's and albumentations'. The dataset gets a transform that does the
 first steps and returns stand-ins, which refuse every use. In a complete sample they become marks, and in a sample from
 the cache the rest is applied to what is marked. Whether that gives the samples of the whole transform is proved by
-_loader/samples/checks.py, with equal random numbers; a dataset for which it is not proved is not divided.
+_samples/checks.py, with equal random numbers; a dataset for which it is not proved is not divided.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from headrace._base import lookup
 from headrace._cache import fingerprint
 from headrace._cache.stand_in import Mark, StandIn, mark_of
-from headrace._loader.samples import kept_generators, random_numbers
-from headrace._loader.samples.checks import NotProved
+from headrace._samples import kept_generators, random_numbers
+from headrace._samples.checks import NotProved
 
 _TORCHVISION = frozenset(
     "CenterCrop ConvertImageDtype FiveCrop Grayscale Normalize PILToTensor Pad Resize RGB TenCrop ToDtype ToImage "

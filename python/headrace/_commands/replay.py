@@ -220,8 +220,8 @@ def _getter(dataset: Any, seed: int | None, epoch: int, draw: int) -> _Get:
 
     if seed is None:
         return get
-    from headrace._loader.samples.own_generators import OwnGenerators, roots_of
-    from headrace._loader.samples.random_numbers import seed_all
+    from headrace._samples.own_generators import OwnGenerators, roots_of
+    from headrace._samples.random_numbers import seed_all
 
     with contextlib.suppress(ImportError):  # a worker imports it, and seeds it before the first sample
         importlib.import_module("numpy.random")

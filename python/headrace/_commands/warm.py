@@ -49,8 +49,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _examine(dataset: Any) -> dict[str, Any]:
     """Returns what making all samples would take, from a few of them."""
-    from headrace._loader.samples.checks import spread
-    from headrace._loader.start import pickling
+    from headrace._base import pickling
+    from headrace._samples.checks import spread
 
     numbers = spread(len(dataset), _EXAMINED)
     start, size = time.perf_counter(), 0

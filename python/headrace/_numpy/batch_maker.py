@@ -14,10 +14,6 @@ from typing import Any
 
 from headrace import _core, _options
 from headrace._base import raising
-from headrace._loader.samples import dataset_epochs, prepared
-from headrace._loader.samples import rows as sample_rows
-from headrace._loader.samples.maker import SampleMaker
-from headrace._loader.start.start_state import StartState
 from headrace._loader.trainer import restart_state
 from headrace._loader.worker import diagnostics
 from headrace._loader.worker.batch_maker import DatasetBatchMaker
@@ -25,6 +21,10 @@ from headrace._loader.worker.iterable_fetcher import IterableFetcher
 from headrace._loader.worker.library_threads import limit_library_threads
 from headrace._numpy.collate import default_collate
 from headrace._numpy.worker_error import WorkerError
+from headrace._samples import dataset_epochs, prepared
+from headrace._samples import rows as sample_rows
+from headrace._samples.maker import SampleMaker
+from headrace._samples.start_state import StartState
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace import _core, _options
-from headrace._loader.samples import draw, prepared
-from headrace._loader.samples.rows import Gatherer
 from headrace._loader.trainer import in_process, shown
 from headrace._numpy.batch_maker import Fetcher
+from headrace._samples import draw, prepared
+from headrace._samples.rows import Gatherer
 from headrace.sampling._watch import EpochIterator
 
 if TYPE_CHECKING:

@@ -12,15 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from headrace import _core, _options
-from headrace._base import exception_text
+from headrace._base import exception_text, signals
 from headrace._base.help_key import help_on
-from headrace._loader.samples import own_generators, refill
-from headrace._loader.start import signals
 from headrace._loader.trainer import engine as _engine
 from headrace._loader.trainer import restart_state, shown, start_errors
 from headrace._loader.trainer.worker_positions import WorkerPositions
 from headrace._numpy.batch_maker import BatchMaker
 from headrace._numpy.worker_error import reraise
+from headrace._samples import own_generators, refill
 from headrace.sampling._watch import EpochIterator
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from headrace._base import lookup
 from headrace._base.cores import check_workers, usable_cores
 from headrace._base.progress import Progress
 from headrace._base.warn import warn_user
-from headrace._loader.samples import random_numbers
 from headrace._numpy.loader import Loader
+from headrace._samples import random_numbers
 
 if TYPE_CHECKING:
     import numpy as np

@@ -16,7 +16,6 @@ from headrace._base import lookup
 from headrace._base.warn import warn_user
 from headrace._loader import headspace
 from headrace._loader.forkserver import client, context
-from headrace._loader.samples import rows as sample_rows
 from headrace._loader.start import contexts
 from headrace._loader.trainer import engine as _engine
 from headrace._loader.trainer import in_process, restart_state, shown
@@ -29,6 +28,7 @@ from headrace._numpy.iterator import WorkerIterator
 from headrace._numpy.position import AsPositionOwner, Position
 from headrace._options import Options
 from headrace._ranks import callers, worker_count
+from headrace._samples import rows as sample_rows
 from headrace.sampling import _state
 from headrace.sampling._epoch import Last
 from headrace.sampling._epoch_indices import count_batches

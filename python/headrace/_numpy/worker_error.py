@@ -8,8 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import NoReturn
 
-from headrace._base import exception_text, raising
-from headrace._loader.start import signals
+from headrace._base import exception_text, raising, signals
 
 
 class _Lines(str):

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from headrace import _core
+from headrace._base import signals
 from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
-from headrace._loader.start import signals
 from headrace._ranks import membership
 from headrace._ranks.disagreement import (
     SWITCH,

@@ -8,7 +8,7 @@ import multiprocessing
 import os
 
 from headrace import _core
-from headrace._loader.start import signals
+from headrace._base import signals
 from headrace._ranks.job import Job
 
 BOARD_FD = "HEADRACE_BOARD_FD"  # the number of an inherited descriptor of a board

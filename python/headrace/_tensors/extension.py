@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from headrace import _core
-from headrace._loader.start import pickling
+from headrace._base import pickling
 from headrace._tensors import pickling as tensor_pickling
 from headrace._tensors import torch_names
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from headrace._loader.start import pickling
+from headrace._base import pickling
 from headrace._tensors import torch_names
 
 _ALIGN = 16  # the largest item size: a storage's part starts at a multiple of it

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headrace.doctor.pickle.check import check as check
-    from headrace.doctor.pickle.reports import Finding as Finding
-    from headrace.doctor.pickle.reports import Report as Report
-    from headrace.doctor.pickle.reports import Size as Size
+    from headrace._pickles.check import check as check
+    from headrace._pickles.reports import Finding as Finding
+    from headrace._pickles.reports import Report as Report
+    from headrace._pickles.reports import Size as Size
 
 __all__ = ["Finding", "Report", "Size", "check"]
 
@@ -22,6 +22,6 @@ def __getattr__(name: str) -> object:
     # Imported late, because the machine can also be checked if the extension cannot be loaded.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from headrace.doctor.pickle import check, reports
+    from headrace._pickles import check, reports
 
     return check.check if name == "check" else getattr(reports, name)

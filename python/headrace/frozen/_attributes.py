@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """freeze_attributes: replaces the large containers that a dataset holds with views of frozen data.
 
-Its search differs from the walks of _base/growth.py and doctor/pickle/search.py: it must be able to replace what it
+Its search differs from the walks of _base/growth.py and _pickles/search.py: it must be able to replace what it
 finds, so it goes through attributes and items that can be set, without a limit on the depth, and calls no reductions.
 """
 

@@ -17,8 +17,8 @@ from multiprocessing import context, reduction
 from typing import Any
 
 from headrace import _core
+from headrace._base import memory_file
 from headrace._core import Frozen, FrozenError
-from headrace._loader.start import transport
 
 _opened: weakref.WeakValueDictionary[bytes, Frozen] = weakref.WeakValueDictionary()  # by id: each is mapped once
 # What this process got when it was started. All handles of one have the same descriptor, which is read once.
@@ -113,7 +113,7 @@ def _load_embedded(data: bytes, identity: bytes) -> Frozen:
     if len(data) <= _SMALL_BYTES:
         return _take(_core.copy_frozen(data, True), identity, "this pickle")
     try:
-        with transport.memory("headrace-frozen") as file:
+        with memory_file.create("headrace-frozen") as file:
             file.write(data)
             file.flush()
             return _attach(identity, file.fileno(), "this pickle")
@@ -134,7 +134,7 @@ def _descriptor(frozen: Frozen) -> int:
     if frozen.fd >= 0:
         return frozen.fd
     if not hasattr(frozen, "file"):
-        file = transport.memory("headrace-frozen")
+        file = memory_file.create("headrace-frozen")
         buffer: Any = frozen
         file.write(buffer)
         file.flush()

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from headrace._loader.samples.checks import settled
-from headrace._loader.samples.compare import difference
-from headrace._loader.samples.random_numbers import generators_kept, seed_all
+from headrace._samples.checks import settled
+from headrace._samples.compare import difference
+from headrace._samples.random_numbers import generators_kept, seed_all
 from headrace.images import _counts, _selftest
 
 _SHOWN = 10  # indices of samples that differ

@@ -8,11 +8,11 @@ from typing import Any
 
 import PIL
 
-from headrace._loader.samples import image_counts
-from headrace._loader.samples.image_counts import add_alone as made_alone
-from headrace._loader.samples.image_counts import add_left as leave
-from headrace._loader.samples.image_counts import add_made as made
-from headrace._loader.samples.image_counts import add_read as has_read
+from headrace._samples import image_counts
+from headrace._samples.image_counts import add_alone as made_alone
+from headrace._samples.image_counts import add_left as leave
+from headrace._samples.image_counts import add_made as made
+from headrace._samples.image_counts import add_read as has_read
 
 __all__ = ["Counts", "has_made", "has_read", "leave", "made", "made_alone", "report"]
 

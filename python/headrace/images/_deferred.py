@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A tensor whose values are made when they are needed: what a native tail returns while a loader reads a batch, if no
-code looks at it before the batch is made (headrace.images._untouched).
+code looks at it before the batch is made (headrace.images._proof.untouched).
 
 It knows its shape and dtype. Should C code do anything else with it, that makes the values, and exchanges the object
 for an ordinary tensor in place, so that all that refer to it have an ordinary tensor from then on. The worker makes all
@@ -24,11 +24,11 @@ import torch
 
 from headrace import _core
 from headrace._base.lookup import static
-from headrace._loader.samples.deferred import connect, reading
+from headrace._samples.deferred import connect, reading
 from headrace._tensors import torch_names
 from headrace.images import _counts, _tables
 from headrace.images._note import Note
-from headrace.images._untouched import touched_at
+from headrace.images._proof.untouched import touched_at
 
 
 @contextmanager

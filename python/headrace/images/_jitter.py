@@ -18,7 +18,8 @@ from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
 from headrace._base.warn import warn_user
-from headrace.images import _lazy, _steps, _untouched
+from headrace.images import _lazy, _steps
+from headrace.images._proof import untouched
 from headrace.images._selftest import verdict
 
 _NOTED: list[Callable[[float], bytes]] = [_steps.brightness, _steps.contrast, _steps.saturation]
@@ -204,7 +205,7 @@ def noting(transform: Any) -> Any:
     """Returns a copy of the transform that notes its steps; None if it is not exactly one of torchvision's."""
     cls: Any = type(transform)
     kind = _subclass_of(cls)
-    return None if kind is None or not _untouched.is_as_written(cls) else _fill(kind, transform.__dict__)
+    return None if kind is None or not untouched.is_as_written(cls) else _fill(kind, transform.__dict__)
 
 
 def _restore(base: type, attributes: dict[str, Any]) -> Any:

@@ -18,13 +18,14 @@ from PIL import Image
 
 from headrace._base.warn import warn_user
 from headrace._tensors import torch_names
-from headrace.images import _counts, _deferred, _jitter, _tables, _untouched
+from headrace.images import _counts, _deferred, _jitter, _tables
 from headrace.images._lazy import note_of
 from headrace.images._note import Note
+from headrace.images._proof import untouched
 
 # Only containers of exactly these classes are entered: others may choose among their steps or count them. The steps of
 # RandomApply are replaced one by one, and not merged.
-_ENTERED = _untouched.COMPOSES | _untouched.APPLIES
+_ENTERED = untouched.COMPOSES | untouched.APPLIES
 _flatten = torch_names.find("torch.utils._pytree.tree_flatten")
 _unflatten = torch_names.find("torch.utils._pytree.tree_unflatten")
 _can_set_modules = torch_names.has("torch.nn.modules.module.Module._modules")
@@ -129,7 +130,7 @@ def native(transform: Any) -> Any:
     parts = replaced if isinstance(transform, tuple) else (replaced,)
     given = transform if isinstance(transform, tuple) else (transform,)
     if all(map(operator.is_, parts, given)):
-        names = ", ".join(map(_untouched.class_name, given))
+        names = ", ".join(map(untouched.class_name, given))
         warn_user(
             f"headrace.images.native: in {names} there is no step of torchvision or timm that can be done in C, so it "
             "stays as it is; give the Compose that has them"
@@ -143,7 +144,7 @@ def native_or_same(transform: Any) -> Any:
         return tuple(map(native_or_same, transform))
     if not callable(transform):
         raise TypeError(f"headrace.images.native: give a transform, not {type(transform).__name__}")
-    if _untouched.is_plain(transform, _tables.FIRST):
+    if untouched.is_plain(transform, _tables.FIRST):
         return NativeTail([transform])
     return _replaced(transform)
 
@@ -152,16 +153,16 @@ def _replaced(transform: Any) -> Any:
     noting = _jitter.noting(transform)
     if noting is not None:
         return noting
-    is_sequential = _untouched.is_one_of(transform, _untouched.SEQUENTIAL)
+    is_sequential = untouched.is_one_of(transform, untouched.SEQUENTIAL)
     steps: Any = list(transform) if is_sequential else None
-    if _untouched.is_one_of(transform, _ENTERED):
+    if untouched.is_one_of(transform, _ENTERED):
         steps = getattr(transform, "transforms", None)
     if not isinstance(steps, (list, tuple, torch.nn.ModuleList)):
         return transform
     if (is_sequential or isinstance(steps, torch.nn.ModuleList)) and not _can_set_modules:
         return transform
     replaced = list(map(_replaced, steps))
-    if not _untouched.is_one_of(transform, _untouched.APPLIES):
+    if not untouched.is_one_of(transform, untouched.APPLIES):
         replaced = _replace_tails(replaced)
     if len(replaced) == len(steps) and all(map(operator.is_, replaced, steps)):
         return transform
@@ -185,10 +186,10 @@ def _replace_tails(steps: list[Any]) -> list[Any]:
     result: list[Any] = []
     run: list[Any] = []
     for step in steps:
-        if run and not _untouched.is_plain(step, _tables.FURTHER):
+        if run and not untouched.is_plain(step, _tables.FURTHER):
             result.append(NativeTail(run))
             run = []
-        if run or _untouched.is_plain(step, _tables.FIRST):
+        if run or untouched.is_plain(step, _tables.FIRST):
             run.append(step)
         else:
             result.append(step)

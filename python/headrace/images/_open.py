@@ -9,7 +9,7 @@ from typing import Any
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
-from headrace._loader.start import start_state
+from headrace._samples import start_state
 from headrace.images import _counts
 from headrace.images._lazy import make_lazy
 from headrace.images._selftest import verdict

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headrace._loader.samples.random_numbers import text_of
+from headrace._samples.random_numbers import text_of
 
 _LARGEST = 1 << 28  # of the indices that are counted in bytes
 _FULL = 255  # a count that is in the dict

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
-from headrace._loader.samples.names import samples_of
+from headrace._samples.names import samples_of
 from headrace.sampling._draws import DrawCounts
 from headrace.sampling._epoch_indices import REPLAY, Drawn, EpochIndices, describe_change, hash_of
 from headrace.sampling._sampler_state import CHANGED

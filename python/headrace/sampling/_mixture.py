@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import _core
 from headrace._base import lookup
-from headrace._loader.samples.mixed import MixedDataset, is_mixed, mixed
+from headrace._samples.mixed import MixedDataset, is_mixed, mixed
 from headrace.sampling import _mixture_inputs as inputs
 from headrace.sampling import _mixture_ranks as ranks
 from headrace.sampling._index_sequence import MASK, IndexSequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
-from headrace._loader.samples.mixed import MixedDataset
+from headrace._samples.mixed import MixedDataset
 
 if TYPE_CHECKING:
     from headrace.sampling._mixture import Mixture

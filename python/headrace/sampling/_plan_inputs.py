@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from headrace._base import lookup
-from headrace._loader.samples import random_numbers
+from headrace._samples import random_numbers
 from headrace.sampling import _sampler_state
 from headrace.sampling._mixture import Mixture
 from headrace.sampling._order import Order

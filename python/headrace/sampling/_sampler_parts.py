@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from headrace._base import lookup
 from headrace._base.help_key import help_on
-from headrace._loader.samples.generator_kinds import kind_of, shared_generators, state_of
+from headrace._samples.generator_kinds import kind_of, shared_generators, state_of
 
 _LEVELS = 8  # of attributes and containers that the walk goes through
 _MOST_PARTS = 20_000  # objects that it looks at

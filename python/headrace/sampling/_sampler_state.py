@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace._base.warn import warn_user
-from headrace._loader.samples import generator_kinds
+from headrace._samples import generator_kinds
 from headrace.sampling import _values
 from headrace.sampling._sampler_parts import SamplerParts
 from headrace.sampling._state import StateError

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from headrace import _core
-from headrace._loader.samples.rows import RowSource
+from headrace._samples.rows import RowSource
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,7 +10,7 @@ from typing import Any
 from headrace import _core
 from headrace._base import exception_text
 from headrace._base.warn import warn_user
-from headrace._loader.samples.prepared import PreparedDataset
+from headrace._samples.prepared import PreparedDataset
 from headrace.sources._index import FileIndex
 from headrace.sources._paths import find_files, warn_of_repeats
 from headrace.sources._source import Source

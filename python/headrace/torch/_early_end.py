@@ -12,8 +12,8 @@ from typing import Any
 
 from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
-from headrace._loader.samples.epoch_reports import describe_early_end
-from headrace._loader.samples.names import name_sample
+from headrace._samples.epoch_reports import describe_early_end
+from headrace._samples.names import name_sample
 from headrace.torch import _internals
 
 

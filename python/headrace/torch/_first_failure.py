@@ -18,8 +18,7 @@ from collections.abc import Callable
 from multiprocessing import connection, reduction
 from typing import Any
 
-from headrace._base import exception_text
-from headrace._loader.start import transport
+from headrace._base import exception_text, memory_file
 from headrace._ranks import what_ended
 from headrace.torch import _internals
 
@@ -38,7 +37,7 @@ class Notes:
 
     def __init__(self, count: int) -> None:
         """Raises OSError."""
-        self._file = transport.memory("headrace-spawn")
+        self._file = memory_file.create("headrace-spawn")
         os.ftruncate(self._file.fileno(), count * _SLOT_BYTES)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from headrace._base import lookup
-from headrace._loader.samples import generator_kinds, random_numbers
+from headrace._samples import generator_kinds, random_numbers
 from headrace.sampling import _values
 from headrace.sampling._epoch_indices import (
     REPLAY,

@@ -10,10 +10,10 @@ import warnings
 from typing import Any
 
 from headrace import _core, _options
-from headrace._loader.samples import deferred, draw, prepared
-from headrace._loader.samples.rows import Gatherer
 from headrace._loader.trainer import in_process, shown
 from headrace._loader.worker.batch_maker import count_local_trainers
+from headrace._samples import deferred, draw, prepared
+from headrace._samples.rows import Gatherer
 from headrace.sampling._epoch import Epoch
 from headrace.sampling._position import EpochPosition
 from headrace.sampling._watch import EpochIterator, Watch

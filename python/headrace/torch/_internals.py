@@ -18,8 +18,7 @@ import torch
 import torch.utils.data
 from torch.autograd import forward_ad
 
-from headrace._base import raising
-from headrace._loader.start import signals
+from headrace._base import raising, signals
 from headrace._tensors import torch_names
 from headrace.torch import _torchs
 

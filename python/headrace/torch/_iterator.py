@@ -16,11 +16,10 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 
 from headrace import _core
-from headrace._base import exception_text, lookup, raising
-from headrace._loader.samples import own_generators, refill
-from headrace._loader.start import signals
+from headrace._base import exception_text, lookup, raising, signals
 from headrace._loader.trainer import engine as _engine
 from headrace._loader.trainer import restart_state, shown, start_errors
+from headrace._samples import own_generators, refill
 from headrace._tensors import extension
 from headrace.torch import (
     _agree,

@@ -9,10 +9,10 @@ from typing import Any
 from headrace import _core, _options
 from headrace._base import lookup
 from headrace._base.warn import warn_user
-from headrace._loader.samples.rows import Gatherer, explain_no_cache
 from headrace._loader.trainer import engine as _engine
 from headrace._loader.trainer import in_process, restart_state, shown, tuning
 from headrace._ranks import worker_count
+from headrace._samples.rows import Gatherer, explain_no_cache
 from headrace.torch import _base, _internals, _per_loader, _rows, _torchs
 from headrace.torch._per_loader import PerLoader
 

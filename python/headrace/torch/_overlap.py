@@ -13,10 +13,9 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from headrace._base import lookup
+from headrace._base import lookup, signals
 from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
-from headrace._loader.start import signals
 from headrace._ranks.job import attempt
 from headrace.sampling._epoch_indices import Drawn
 from headrace.torch import _internals, _per_loader

@@ -18,8 +18,8 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from headrace import _core
 from headrace._base import lookup
-from headrace._loader.samples import rows as sample_rows
-from headrace._loader.samples.mixed import MixedDataset, is_mixed
+from headrace._samples import rows as sample_rows
+from headrace._samples.mixed import MixedDataset, is_mixed
 from headrace._tensors import extension
 from headrace.torch import _default_collate, _internals
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from headrace._loader.samples.names import samples_of
-from headrace._loader.start import signals
+from headrace._base import signals
+from headrace._samples.names import samples_of
 from headrace.sampling import _exact
 from headrace.sampling._draws import DrawCounts
 from headrace.sampling._epoch_indices import (

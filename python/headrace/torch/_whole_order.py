@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from headrace._base import lookup
-from headrace._loader.samples import random_numbers
-from headrace._loader.start import signals
+from headrace._base import lookup, signals
+from headrace._samples import random_numbers
 from headrace.sampling._sampler_parts import SamplerParts
 from headrace.torch._foreign import has_set_epoch, samplers_of
 from headrace.torch._generators import Globals

@@ -14,15 +14,15 @@ import torch
 
 from headrace import _core
 from headrace._base import raising
-from headrace._loader.samples import dataset_epochs, deferred, image_counts, prepared
-from headrace._loader.samples.maker import SampleMaker
-from headrace._loader.start.start_state import StartState
 from headrace._loader.trainer import restart_state
 from headrace._loader.worker import diagnostics, inherited
 from headrace._loader.worker.batch_maker import DatasetBatchMaker, EndOfData, count_local_trainers
 from headrace._loader.worker.iterable_fetcher import IterableFetcher
 from headrace._loader.worker.library_threads import limit_library_threads
 from headrace._options import Policy
+from headrace._samples import dataset_epochs, deferred, image_counts, prepared
+from headrace._samples.maker import SampleMaker
+from headrace._samples.start_state import StartState
 from headrace._tensors import extension, torch_names
 from headrace.torch import _default_collate, _early_end, _internals, _rows
 from headrace.torch._packed import collate_packed

@@ -24,7 +24,7 @@ import torch
 from cache_scripts import Scripts
 from headrace._cache import samples as module
 from headrace._cache import tables
-from headrace._loader.samples.compare import difference
+from headrace._samples.compare import difference
 from headrace.torch import DataLoader
 from loaders import ENGINE
 

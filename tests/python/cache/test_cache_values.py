@@ -19,7 +19,7 @@ import pytest
 import torch
 from headrace._cache import samples as module
 from headrace._cache import tables
-from headrace._loader.samples.compare import difference
+from headrace._samples.compare import difference
 from headrace.torch import DataLoader
 from loaders import ENGINE
 

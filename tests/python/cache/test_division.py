@@ -23,9 +23,9 @@ import photos
 import pytest
 import torch
 from headrace._cache import stand_in, tables
-from headrace._loader.samples import kept_generators
-from headrace._loader.samples.compare import difference
-from headrace._loader.samples.kept_generators import Own, is_same
+from headrace._samples import kept_generators
+from headrace._samples.compare import difference
+from headrace._samples.kept_generators import Own, is_same
 from headrace.torch import DataLoader
 from loaders import ENGINE
 
@@ -154,7 +154,7 @@ def test_dataset_that_uses_result_is_cached_whole(after: str, capfd: pytest.Capt
 
 def test_sample_that_uses_result_later_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only sample 4 uses the result, and the samples that are compared first do not."""
-    from headrace._loader.samples import checks
+    from headrace._samples import checks
 
     monkeypatch.setattr(checks, "spread", lambda count, most: [0, 1])
     dataset = steps.Pictures(_compose(steps.GlobalNoise("torch")), "some")

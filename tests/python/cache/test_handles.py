@@ -15,7 +15,7 @@ from typing import Any
 import headrace
 import numpy as np
 import pytest
-from headrace._loader.start import pickling
+from headrace._base import pickling
 from loaders import needs_failpoints
 
 pytestmark = pytest.mark.usefixtures("root")

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 from cache_scripts import Scripts
 from headrace._cache.shared import Shared
-from headrace.doctor.pickle import rules
+from headrace._pickles import rules
 from loaders import needs_failpoints
 
 sys.path.append(str(pathlib.Path(__file__).parents[2] / "cli"))

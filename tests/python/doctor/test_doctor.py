@@ -210,7 +210,7 @@ def test_a_loader_is_checked_part_by_part() -> None:
 
 
 def test_object_in_a_batch_that_only_passes_at_a_start_is_named() -> None:
-    from headrace.doctor.pickle.check import check_batch
+    from headrace._pickles.check import check_batch
 
     lock = unpicklable.GOOD["lock of multiprocessing's"]()
     assert doctor.check([lock]).ok

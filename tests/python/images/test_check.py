@@ -19,7 +19,7 @@ if not photos.MISSING:
     import numpy as np
     import torch
     from headrace import images
-    from headrace._loader.samples import image_counts
+    from headrace._samples import image_counts
     from headrace.doctor.run.images import check_images
     from headrace.images import _check
     from PIL import Image

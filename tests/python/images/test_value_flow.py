@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
-from headrace.images._value_flow import is_passed_on
+from headrace.images._proof.passed_on import is_passed_on
 
 kept: dict[Any, Any] = {}
 answers: list[bool] = []

@@ -29,6 +29,7 @@ SHARED = pathlib.Path("/dev/shm")
 NAME = re.compile(r"(?:headrace-(\d+)-|torch_(\d+)_|pym-(\d+)-|psm_|sem\.mp-).*")
 _MAPPING = re.compile(rf"/memfd:headrace\S*|{SHARED}/\S+")
 _SOCKET = re.compile(r"@headrace/\d+/(\d+)/\S*")  # of loaders, for `headrace top`
+_CACHES = re.compile(r"torchinductor_.*")  # temporary folders that libraries keep for the next process
 PATIENCE_S = 20.0  # for what a test has left to disappear: the ends of processes take long on a busy machine
 State = dict[str, set[Any]]
 
@@ -145,14 +146,17 @@ class Leftovers:
         found = _SOCKET.finditer(pathlib.Path("/proc/net/unix").read_text())
         return {match[0] for match in found if self._is_ours.get(int(match[1]), False)}
 
+    def _temporary_files(self) -> set[str]:
+        own = process.current_process()._config.get("tempdir")  # type: ignore[attr-defined] # multiprocessing's
+        return {one.name for one in os.scandir(self._folder) if one.path != own and not _CACHES.fullmatch(one.name)}
+
     def state(self) -> State:
         pids, descriptors = _helpers()
         descriptors |= self._watch.descriptors
         ours = self._pids()
-        own_folder = process.current_process()._config.get("tempdir")  # type: ignore[attr-defined]
         return {
             "files in /dev/shm": self._watch.files(),
-            "temporary files": {entry.name for entry in os.scandir(self._folder) if entry.path != own_folder},
+            "temporary files": self._temporary_files(),
             "processes": ours - pids - {os.getpid(), self._watch.pid},
             "sockets": self._sockets(),
             "descriptors": {one for one in _open_descriptors() if one[0] not in descriptors},

@@ -16,7 +16,7 @@ from typing import Any
 import headrace
 import pytest
 import torch
-from headrace._loader.start.signals import without_signals
+from headrace._base.signals import without_signals
 from headrace._ranks.agreement import Agreement
 from headrace._ranks.disagreement import Facts
 from headrace._ranks.loader_identity import LoaderIdentity

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from disturbed import BOTH, HERE, SLOW_METHODS, load
-from headrace._loader.samples import own_generators, random_numbers
+from headrace._samples import own_generators, random_numbers
 from loaders import only_headrace
 from mishaps import collected_warnings, epoch
 

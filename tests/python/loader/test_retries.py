@@ -16,7 +16,7 @@ import headrace
 import numpy as np
 import pytest
 import torch.utils.data
-from headrace._loader.samples import retry
+from headrace._samples import retry
 from headrace.torch import DataLoader
 from loaders import only_headrace
 

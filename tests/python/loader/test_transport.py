@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import headrace
 import pytest
+from headrace._base import memory_file
 from headrace._loader.start import transport
 from loaders import only_headrace
 from processes import Script, seconds_to_die_with, until
@@ -135,7 +136,7 @@ class Sent:
 
 def test_reading_frees_file_that_others_have_open() -> None:
     parts = [os.urandom(2 * transport.CHUNK_BYTES) for _ in range(2)]
-    with transport.memory("headrace-arguments") as file:
+    with memory_file.create("headrace-arguments") as file:
         pickle.dump([parts[0], Looks(), parts[1], Looks()], file)
         file.flush()
         Looks.fd = file.fileno()

@@ -20,7 +20,7 @@ import torch.utils.data as torchs
 from compare import describe
 from drawn import draws
 from headrace import sources
-from headrace._loader.samples import rows as sample_rows
+from headrace._samples import rows as sample_rows
 from headrace.torch import DataLoader
 from hypothesis import given, settings
 from hypothesis import strategies as st

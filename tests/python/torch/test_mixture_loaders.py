@@ -17,8 +17,8 @@ import pytest
 import torch
 import torch.utils.data
 from headrace import Mixture, sources
-from headrace._loader.samples.prepared import PreparedDataset
-from headrace._loader.samples.rows import gatherer_of_source
+from headrace._samples.prepared import PreparedDataset
+from headrace._samples.rows import gatherer_of_source
 from headrace.torch import DataLoader, per_rank
 from loaders import only_headrace
 from resumed import plain

@@ -58,10 +58,10 @@
  *         _prepare                       torch/_in_process.py           then _next_data, in the same file
  *         _prepare                       _numpy/in_process.py           of headrace.Loader
  *           _make                        _loader/trainer/in_process.py
- *             FromSampler.draw           _loader/samples/draw.py        the first time the ranks are compared
+ *             FromSampler.draw           _samples/draw.py        the first time the ranks are compared
  *               tasks_draw               exchange/tasks.c               Kept: the indices, by thread
  *             fetch                      _loader/trainer/in_process.py  asks the dataset. What it raises is the answer,
- *             is_from_signal             _loader/start/signals.py       unless the handler of a signal raised it
+ *             is_from_signal             _base/signals.py       unless the handler of a signal raised it
  *         show_step                      exchange/iterator.c
  *       hand_on                          exchange/iterator.c
  *         tasks_done                     exchange/tasks.c               the next call draws the next task

@@ -22,12 +22,12 @@ from collections.abc import Iterator
 from multiprocessing import forkserver, resource_tracker, spawn, util
 from typing import Any
 
-from headrace._base import exception_text
+from headrace._base import exception_text, memory_file
 from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
 from headrace._loader.forkserver import needed_modules
 from headrace._loader.forkserver.protocol import MAX_FDS, MAX_REQUEST_BYTES, NUMBER, STALE, ImportPaths, Setup, Verdict
-from headrace._loader.start import contexts, transport
+from headrace._loader.start import contexts
 
 _NO_FOLDER = (
     "headrace: the working directory of this process has been removed, and workers start in it; change to another one "
@@ -55,7 +55,7 @@ class ServerProcess:
         self._control, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         alive_r, self._alive = os.pipe2(os.O_CLOEXEC)
         try:
-            with there, transport.memory("headrace-setup") as file:
+            with there, memory_file.create("headrace-setup") as file:
                 pickle.dump(list(self.paths.sys_path), file)  # so that the server finds headrace
                 pickle.dump(setup, file)
                 file.flush()

@@ -37,9 +37,10 @@ from multiprocessing import forkserver, resource_tracker, spawn, util
 from typing import IO, NoReturn
 
 from headrace import _core
+from headrace._base import memory_file
 from headrace._loader.forkserver.import_watch import ANY_NEW, SCRIPT, ImportWatch
 from headrace._loader.forkserver.protocol import MAX_FDS, MAX_REQUEST_BYTES, NUMBER, STALE, Setup, Verdict
-from headrace._loader.start import gc_pause, signals, transport
+from headrace._loader.start import blocking, gc_pause
 from headrace._loader.worker import inherited
 
 WORKER_MODULES = ("headrace._loader.forkserver.context", "headrace._loader.worker.main")  # each worker needs them
@@ -136,7 +137,7 @@ class Forker:
     def fork(self, run: Callable[[], int], keeps_alive: bool = False) -> int:
         """Forks a child that calls run() and ends with its result as exit code. The child closes all descriptors of
         this object, but with `keeps_alive` not the pipe `alive`. Returns its pid."""
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signals.GROUP)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, blocking.GROUP)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # CPython warns of any thread; those that are here are safe
@@ -470,7 +471,7 @@ def import_and_serve(source: socket.socket, alive: int, setup: Setup, kept: list
 
 def send_verdict(source: socket.socket, verdict: Verdict, imported: Imported) -> bool:
     """Sends it in a file, because it may be too long for a message. Returns False if the root has ended."""
-    with transport.memory("headrace-verdict") as file:
+    with memory_file.create("headrace-verdict") as file:
         pickle.dump((verdict, imported), file)
         file.flush()
         file.seek(0)

@@ -10,30 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import io
 import mmap
 import os
 import pickle
-import tempfile
 from multiprocessing import reduction, synchronize
 from typing import IO, Any
 
+from headrace._base import memory_file
+
 CHUNK_BYTES = 8 << 20  # the file is freed in chunks of this size
 READ_BYTES = 1 << 20
-
-
-def memory(name: str) -> IO[bytes]:
-    """Returns a new file without a name, in memory if the system allows that. Its descriptor is never that of stdin,
-    stdout or stderr, which are free if the process was started without them. Raises OSError."""
-    try:
-        fd = os.memfd_create(name, os.MFD_CLOEXEC)
-    except (AttributeError, OSError):  # the kernel or a sandbox does not allow it
-        return tempfile.TemporaryFile()
-    try:
-        return open(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3), "w+b")
-    finally:
-        os.close(fd)
 
 
 def _reduce_semaphore(semaphore: Any) -> Any:
@@ -66,7 +53,7 @@ class WorkerArguments:
         self._pickler: pickle.Pickler | None = None
 
     def __reduce__(self) -> Any:
-        self._file = memory("headrace-arguments")
+        self._file = memory_file.create("headrace-arguments")
         try:
             self._pickler = reduction.ForkingPickler(self._file)
             self._pickler.dump(self.value)

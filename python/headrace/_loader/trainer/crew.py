@@ -27,22 +27,22 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from headrace import _core
-from headrace._base import this_process
+from headrace._base import signals, this_process
 from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
 from headrace._loader.forkserver import client
 from headrace._loader.forkserver import context as fork_context
-from headrace._loader.samples.names import has_indices, shorten
-from headrace._loader.samples.random_numbers import text_of
-from headrace._loader.samples.refill import draws_of, indices_of
-from headrace._loader.start import contexts, fork_hazards, gc_pause, signals, transport
-from headrace._loader.start.start_state import StartState
+from headrace._loader.start import blocking, contexts, fork_hazards, gc_pause, transport
 from headrace._loader.trainer import reports, restart_state, shutdown
 from headrace._loader.trainer.snapshot import WorkerSnapshot
 from headrace._loader.worker import diagnostics, main
 from headrace._loader.worker.batch_maker import BatchMaker, BatchNotes
 from headrace._loader.worker.descriptors import WorkerDescriptors
 from headrace._options import Policy
+from headrace._samples.names import has_indices, shorten
+from headrace._samples.random_numbers import text_of
+from headrace._samples.refill import draws_of, indices_of
+from headrace._samples.start_state import StartState
 
 # A limit of the machine or of the user, and where to look.
 _LIMITS = {
@@ -150,7 +150,7 @@ class Crew:
         descriptors = WorkerDescriptors(*self._core.open_worker_fds(worker))
         arguments = transport.WorkerArguments((makers.batch_maker_of(worker), start))
         try:
-            args = (descriptors, arguments, not signals.is_blocked())
+            args = (descriptors, arguments, not blocking.is_blocked())
             process = self._context.Process(target=main.main, args=args)
             contexts.check_process(process)
             process.daemon = True
@@ -169,7 +169,7 @@ class Crew:
             descriptors.close()
 
     def _start_process(self, worker: int, process: Any, descriptors: WorkerDescriptors) -> None:
-        with signals.blocked(self._context), gc_pause.paused_from_start(process, self._context):
+        with blocking.blocked(self._context), gc_pause.paused_from_start(process, self._context):
             process.start()
             contexts.check_child(process.pid)
             descriptors.guard(process.pid)

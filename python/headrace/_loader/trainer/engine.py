@@ -20,22 +20,21 @@ from multiprocessing import util
 from typing import Any, NoReturn, Protocol
 
 from headrace import _core
-from headrace._base import exception_text
+from headrace._base import exception_text, pickling, signals  # noqa: F401
 from headrace._base import growth as _growth
 from headrace._base.help_key import help_on
 from headrace._base.status import parts_of
 from headrace._base.units import in_units
 from headrace._base.warn import warn_user
-from headrace._loader.samples import epoch_reports, image_counts
-from headrace._loader.samples.dataset_epochs import DatasetEpochs
-from headrace._loader.samples.draw import is_in_other_thread
-from headrace._loader.start import pickling, signals  # noqa: F401
 from headrace._loader.trainer import crew, restart_state, shutdown, start_errors
 from headrace._loader.trainer.snapshot import WorkerSnapshot
 from headrace._loader.trainer.tuning import Tuning
 from headrace._loader.trainer.worker_positions import WorkerPositions
 from headrace._loader.worker.batch_maker import BatchNotes
 from headrace._options import Policy
+from headrace._samples import epoch_reports, image_counts
+from headrace._samples.dataset_epochs import DatasetEpochs
+from headrace._samples.draw import is_in_other_thread
 
 _DRAW, _SEND = 1, 2  # values of _core.Loader.failed_step
 WINDOW_STEP = 2 << 20  # windows of shared memory are multiples of this, if limits allow it
@@ -53,7 +52,7 @@ def _limit_of(report: dict[str, Any]) -> tuple[int, str]:
 
 
 def _explain_indices(error: Exception, indices: Any, sampler: str, batch: int) -> None:
-    from headrace.doctor.pickle import check  # imported here because few samplers ever need it
+    from headrace._pickles import check  # imported here because few samplers ever need it
 
     report = check.what_is_in_the_way(check.check_indices, indices)
     if report is not None:

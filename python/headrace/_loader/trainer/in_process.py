@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from headrace import _core
+from headrace._base import signals
 from headrace._base.warn import warn_user
-from headrace._loader.samples import epoch_reports, own_generators, prepared
-from headrace._loader.samples.draw import FromIterable, FromSampler
-from headrace._loader.samples.maker import SampleMaker
-from headrace._loader.samples.random_numbers import generators_kept
-from headrace._loader.samples.refill import wrap_of
-from headrace._loader.start import signals
-from headrace._loader.start.start_state import StartState
 from headrace._options import Policy
+from headrace._samples import epoch_reports, own_generators, prepared
+from headrace._samples.draw import FromIterable, FromSampler
+from headrace._samples.maker import SampleMaker
+from headrace._samples.random_numbers import generators_kept
+from headrace._samples.refill import wrap_of
+from headrace._samples.start_state import StartState
 
 
 class InProcessIterator(_core.Iterator):

@@ -12,9 +12,9 @@ from typing import Any
 
 from headrace._base.help_key import help_on
 from headrace._base.units import in_duration, in_units
-from headrace._loader.samples.names import name_sample, name_samples, replay_command, shorten
 from headrace._loader.trainer.snapshot import WorkerSnapshot
 from headrace._loader.worker.main import INTERRUPTED
+from headrace._samples.names import name_sample, name_samples, replay_command, shorten
 
 STDERR_LINES = 20  # how many lines of a worker's stderr a report shows
 _MAIN = os.path.join(os.sep, *"headrace._loader.worker.main".split(".")) + ".py"

@@ -18,8 +18,8 @@ from multiprocessing import connection
 from typing import Any
 
 from headrace import _core
+from headrace._base import signals
 from headrace._base.this_process import REAP_THREAD
-from headrace._loader.start import signals
 from headrace._loader.trainer.snapshot import WorkerSnapshot
 
 EXIT_CODE_S = 1.0  # how long to wait for the exit code of a dead worker

@@ -33,7 +33,7 @@ def _and(names: list[str]) -> str:
 
 def _report_on(parts: list[tuple[str, Any]], method: str) -> Any:
     """Returns the doctor's report, or None if the doctor finds no object that cannot be pickled."""
-    from headrace.doctor.pickle import check  # imported here because a run that starts does not need it
+    from headrace._pickles import check  # imported here because a run that starts does not need it
 
     report = check.what_is_in_the_way(check.check_parts, parts, method, "loader")
     if report is None:
@@ -101,7 +101,7 @@ def _is_importing_main() -> bool:
 def _lost_with_main(parts: list[tuple[str, Any]], method: str) -> Any:
     """Returns a report on the classes and functions of a main module without a file, which can be pickled, and which a
     worker would not find: it would end before its first task. None: there is no such object."""
-    from headrace.doctor.pickle import check
+    from headrace._pickles import check
 
     report = check.what_is_in_the_way(check.check_parts, parts, method, "loader")
     if report is None or not any(check.is_lost_with_main(one) for one in report.errors):
@@ -111,7 +111,7 @@ def _lost_with_main(parts: list[tuple[str, Any]], method: str) -> Any:
 
 
 def _started_repaired(start: Callable[[bool], _Made], parts: Any, method: str, report: Any) -> _Made:
-    from headrace.doctor.pickle import check, repairs
+    from headrace._pickles import check, repairs
 
     try:
         made = start(True)
@@ -124,7 +124,7 @@ def _started_repaired(start: Callable[[bool], _Made], parts: Any, method: str, r
 
 def repaired_pickle(value: Any) -> Any:
     """Wraps a value so that it is pickled as repair="auto" does."""
-    from headrace.doctor.pickle import repairs
+    from headrace._pickles import repairs
 
     return repairs.RepairedPickle(value)
 

@@ -13,8 +13,8 @@ import dataclasses
 import pickle
 from typing import Any, NamedTuple
 
-from headrace._loader.start.start_state import StartState
 from headrace._loader.worker.batch_maker import BatchNotes
+from headrace._samples.start_state import StartState
 from headrace.sampling import _values
 from headrace.sampling._state import StateError
 

@@ -15,12 +15,12 @@ from typing import Any, Protocol
 
 from headrace import _core
 from headrace._base import exception_text, lookup, raising
-from headrace._loader.samples.maker import BadSample, SampleMaker
-from headrace._loader.samples.retry import RetriedSample
-from headrace._loader.samples.rows import Gatherer
-from headrace._loader.start.start_state import StartState
 from headrace._loader.worker.repeated import Repeated
 from headrace._options import Policy
+from headrace._samples.maker import BadSample, SampleMaker
+from headrace._samples.retry import RetriedSample
+from headrace._samples.rows import Gatherer
+from headrace._samples.start_state import StartState
 
 
 def count_local_trainers() -> int:
@@ -88,7 +88,7 @@ class BatchMaker(Protocol):
 
     @property
     def seeding(self) -> tuple[int, int] | None:
-        """See headrace._loader.samples.names.replay_command."""
+        """See headrace._samples.names.replay_command."""
 
     dataset: Any
     flavor: int

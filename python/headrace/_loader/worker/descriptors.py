@@ -9,7 +9,7 @@ from multiprocessing import reduction
 from typing import Any
 
 from headrace import _core
-from headrace._loader.start import gc_pause, signals
+from headrace._loader.start import blocking, gc_pause
 from headrace._loader.worker import inherited
 
 # The place of the pipe that closes with the trainer, among the descriptors that Loader.open_worker_fds returns.
@@ -35,7 +35,7 @@ class WorkerDescriptors:
         self.__dict__.update(state)
         self.check_process()
         self.is_forked = False  # main need not drop the handlers again
-        signals.block()
+        blocking.block()
         # Before the dataset is unpickled, which may set handlers of its own.
         inherited.drop_handlers(self.mask, False, self.trainer)
         gc_pause.freeze()  # the modules that are imported by now

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from headrace import _core
-from headrace._loader.start import signals
+from headrace._base import signals
+from headrace._loader.start import blocking
 from headrace._loader.worker import diagnostics
 
 _trainer = 0  # its process ID, in a worker
@@ -27,7 +28,7 @@ def drop_handlers(mask: set[Any], is_forked: bool, trainer: int) -> None:
     that are ignored stay ignored, as across an exec; handlers of C libraries and of faulthandler stay too. Ignores
     SIGTERM, SIGUSR1 and SIGUSR2 that process `trainer` has not sent.
 
-    `mask`: the signals that the trainer's thread has blocked. SIGINT stays blocked until signals.unblock."""
+    `mask`: the signals that the trainer's thread has blocked. SIGINT stays blocked until blocking.unblock."""
     global _trainer
     _trainer = trainer
     signal.set_wakeup_fd(-1)  # otherwise a signal in this process would run the trainer's handler in the trainer
@@ -38,7 +39,7 @@ def drop_handlers(mask: set[Any], is_forked: bool, trainer: int) -> None:
     if is_forked:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask | {signal.SIGINT})
     else:  # the script may have blocked signals when it was imported
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.GROUP - mask)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, blocking.GROUP - mask)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, diagnostics.STACK_SIGNAL})
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from headrace._loader.samples.draw import FromIterable
-from headrace._loader.samples.maker import BadSample
 from headrace._loader.worker.batch_maker import EndOfData
 from headrace._options import Policy
+from headrace._samples.draw import FromIterable
+from headrace._samples.maker import BadSample
 
 
 class IterableFetcher:

@@ -20,15 +20,15 @@ from multiprocessing import util
 from typing import Any
 
 from headrace import _core
-from headrace._base import exception_text, growth, raising
+from headrace._base import exception_text, growth, pickling, raising  # noqa: F401
 from headrace._base.status import Status
-from headrace._loader.samples import deferred, image_counts
-from headrace._loader.samples.names import has_indices, name_odd_one, name_sample, replay_command
-from headrace._loader.samples.refill import draws_of, indices_of
-from headrace._loader.start import gc_pause, pickling, signals, transport  # noqa: F401
+from headrace._loader.start import blocking, gc_pause, transport
 from headrace._loader.worker import inherited
 from headrace._loader.worker.batch_maker import BatchMaker, BatchNotes, EndOfData, Failed, count_local_trainers
 from headrace._loader.worker.descriptors import WorkerDescriptors
+from headrace._samples import deferred, image_counts
+from headrace._samples.names import has_indices, name_odd_one, name_sample, replay_command
+from headrace._samples.refill import draws_of, indices_of
 
 INTERRUPTED = 128 + signal.SIGINT  # the exit code of a worker that Ctrl-C has ended; shells use the same number
 
@@ -98,7 +98,7 @@ def _publish(port: _core.Port, status: int, batch: Any, message: Any) -> None:
     try:
         port.publish(status, message)
     except Exception as error:
-        from headrace.doctor.pickle import check  # imported here because few batches ever fail
+        from headrace._pickles import check  # imported here because few batches ever fail
 
         report = check.what_is_in_the_way(check.check_batch, batch)
         if report is not None:
@@ -177,7 +177,7 @@ def main(descriptors: WorkerDescriptors, arguments: transport.WorkerArguments, i
     exit_code = 0
     try:
         if is_interrupted:
-            signals.unblock()
+            blocking.unblock()
         port = descriptors.open()
         os.register_at_fork(after_in_child=port.close)  # processes that the dataset forks must not use the arena
         trainers = count_local_trainers()

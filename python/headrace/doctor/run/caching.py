@@ -8,14 +8,13 @@ import time
 from typing import Any
 
 from headrace import _core
-from headrace._base import lookup
+from headrace._base import lookup, pickling
 from headrace._base.units import in_units
 from headrace._cache import splitting
 from headrace._cache.samples import CachedSamples
-from headrace._loader.samples import checks
-from headrace._loader.samples.compare import difference
-from headrace._loader.samples.random_numbers import generators_kept, seed_all
-from headrace._loader.start import pickling
+from headrace._samples import checks
+from headrace._samples.compare import difference
+from headrace._samples.random_numbers import generators_kept, seed_all
 from headrace.doctor.machine.cache import memory_room
 from headrace.doctor.observations import Observation
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from headrace._base import lookup
-from headrace._loader.samples import random_numbers
+from headrace._samples import random_numbers
 
 MAX_ENTRIES = 2_000_000  # that are drawn of an epoch
 _WRAPPED = ("sampler", "batch_sampler", "dataset")  # where samplers keep the sampler that they wrap

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from headrace._base import lookup
-from headrace._loader.samples.own_generators import Search, roots_of
+from headrace._samples.own_generators import Search, roots_of
 from headrace.doctor.observations import Observation
 from headrace.doctor.run import measure
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from headrace._base import lookup
-from headrace._loader.samples.random_numbers import generators_kept
+from headrace._samples.random_numbers import generators_kept
 from headrace.doctor.observations import Observation
 
 _SAMPLES = 24  # a few, spread over the dataset

@@ -13,9 +13,9 @@ from typing import Any
 
 from headrace import Loader, sources
 from headrace._base import lookup
-from headrace._loader.samples import checks
-from headrace._loader.samples.compare import difference
-from headrace._loader.samples.random_numbers import generators_kept
+from headrace._samples import checks
+from headrace._samples.compare import difference
+from headrace._samples.random_numbers import generators_kept
 from headrace.doctor.observations import Observation
 from headrace.doctor.run.padding import batches_of
 

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from headrace import _core
-from headrace._loader.start import signals
+from headrace._base import signals
 from headrace.torch._device import groups, move
 from headrace.torch._device.interface import Device
 

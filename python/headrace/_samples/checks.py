@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from headrace._base import exception_text
 from headrace._base.help_key import help_on
-from headrace._loader.samples import random_numbers
-from headrace._loader.samples.compare import difference
-from headrace._loader.samples.kept_generators import Own, is_same
-from headrace._loader.samples.random_numbers import generators_kept, seed_all
+from headrace._samples import random_numbers
+from headrace._samples.compare import difference
+from headrace._samples.kept_generators import Own, is_same
+from headrace._samples.random_numbers import generators_kept, seed_all
 
 _COMPARED = 64  # samples of a new table, spread over the dataset
 _LEAST = 2  # of these are compared however long they take

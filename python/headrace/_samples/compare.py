@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from headrace._loader.samples import tensor_parts
+from headrace._samples import tensor_parts
 
 _Pair = tuple[Any, Any, str]  # two values, and their place
 _Found = str | Iterable[_Pair] | None  # what differs, or parts that have to be compared

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Follows values through Python's stack: what each instruction takes, moves and gives.
 
-headrace.images._value_flow uses it. A stack is a list of bools from the lowest known value to the top, True for those
-that are or contain the result that is followed. Values below it are others.
+passed_on.py uses it. A stack is a list of bools from the lowest known value to the top, True for those that are or
+contain the result that is followed. Values below it are others.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from headrace import _core
 from headrace._base import lookup
 from headrace._base.attributes import own_attributes
 from headrace._base.lookup import is_a, static
-from headrace.doctor.pickle import expressions, rules
-from headrace.doctor.pickle.expressions import Steps
+from headrace._pickles import expressions, rules
+from headrace._pickles.expressions import Steps
 
 FUNCTION, ARGUMENTS, STATE = _core.PART_FUNCTION, _core.PART_ARGUMENTS, _core.PART_STATE
 ITEMS, PAIRS, SETTER = _core.PART_ITEMS, _core.PART_PAIRS, _core.PART_SETTER

@@ -16,7 +16,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from headrace._base.containers import only_holds
-from headrace.images._stack_moves import SUBSCRIPT, Used, at, effect, move, pop, taken_by_call
+from headrace.images._proof.stack import SUBSCRIPT, Used, at, effect, move, pop, taken_by_call
 
 _MOST_STATES = 2000
 _MOST_CODES = 4096

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable
 from multiprocessing import reduction
 from typing import Any
 
-from headrace.doctor.pickle import main_script, reasons
-from headrace.doctor.pickle.reports import Finding, Report
+from headrace._pickles import main_script, reasons
+from headrace._pickles.reports import Finding, Report
 
 Reduction = tuple[Any, ...]
 _NOTHING: dict[Any, Any] = {}

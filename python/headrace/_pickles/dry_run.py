@@ -11,7 +11,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from headrace import _core
-from headrace.doctor.pickle import reports, rules
+from headrace._pickles import reports, rules
 
 _MAIN = b"main__"  # __main__ or __mp_main__
 _FRAME_BYTES = 1 << 20  # a larger piece is one string or buffer, and contains no names

@@ -1,35 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handles signals while workers start. After a Ctrl-C the trainer raises KeyboardInterrupt, and no worker prints a
-traceback of its imports. The crew, the iterators and the workers call this module.
-
-A worker that is started by fork or spawn starts with SIGINT blocked, and unblocks it when it can end without a
-traceback. A fork server ignores SIGINT. Its children print nothing before they unpickle their arguments, which block
-it. The signals of GROUP are blocked, too, until the worker ignores those that its trainer has not sent.
-
-It also tells whether a signal's handler raised the exception that ended a call.
-"""
+"""Runs code that no handler of a signal interrupts, and tells whether a handler raised the exception that ended a
+call."""
 
 from __future__ import annotations
 
 import _thread
 import contextlib
 import inspect
-import multiprocessing
 import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from multiprocessing import resource_tracker
 from types import FrameType
 from typing import Any, TypeVar
-
-from headrace._loader.start import contexts
 
 _Result = TypeVar("_Result")
 
 
-# Schedulers send these to the process group of a trainer that is to write a checkpoint, for which it needs its workers.
-GROUP = frozenset({signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2})
 _SIGNALS = tuple(map(int, signal.valid_signals()))
 _get_handler = getattr(signal.getsignal, "__wrapped__", signal.getsignal)  # without the enums, which take longer
 
@@ -38,30 +25,6 @@ def handlers() -> dict[int, Any]:
     """Returns the handlers that are functions in Python, by their signals."""
     found = ((number, _get_handler(number)) for number in _SIGNALS)
     return {number: handler for number, handler in found if callable(handler)}
-
-
-def is_blocked() -> bool:
-    """Returns True if the user has blocked SIGINT in this thread. It then stays blocked in workers."""
-    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-
-
-@contextlib.contextmanager
-def blocked(context: Any) -> Iterator[None]:
-    """Blocks SIGINT and GROUP in this thread while it starts a process. A Ctrl-C that arrives in between is raised
-    afterwards, unless another thread of the trainer receives it. For a fork it blocks all signals that have a handler,
-    because the handler would otherwise run in the worker too, until _loader/worker/inherited.py removes it there."""
-    method = contexts.start_method_of(context)
-    if method == "forkserver":  # a server that is started here would pass the block on to all its children
-        yield
-        return
-    if method == "spawn" and not multiprocessing.current_process().daemon:  # a daemon may start no process
-        resource_tracker.ensure_running()  # starting it unblocks SIGINT
-    others = handlers() if method == "fork" else ()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *GROUP, *others})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager
@@ -132,14 +95,3 @@ def _raise_all(numbers: set[int]) -> None:
             raised = error
     if raised is not None:
         raise raised
-
-
-def block() -> None:
-    """Blocks SIGINT in a worker that unpickles its arguments. Until `unblock`, multiprocessing would print a
-    KeyboardInterrupt."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-
-
-def unblock() -> None:
-    """Unblocks SIGINT in a worker. From now on a Ctrl-C raises KeyboardInterrupt, including one that came earlier."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

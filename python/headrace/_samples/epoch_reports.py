@@ -10,7 +10,7 @@ import textwrap
 from typing import Any
 
 from headrace._base.help_key import help_on
-from headrace._loader.samples.names import short_repr
+from headrace._samples.names import short_repr
 
 
 def describe_early_end(came: int, due: str, where: str) -> str:

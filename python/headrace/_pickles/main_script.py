@@ -9,7 +9,7 @@ import os
 import sys
 import types
 
-from headrace.doctor.pickle import source_lines
+from headrace._pickles import source_lines
 
 
 def path_of_main() -> str:

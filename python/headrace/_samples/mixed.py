@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from headrace._base import lookup
-from headrace._loader.samples import prepared
+from headrace._samples import prepared
 
 
 class MixedDataset(prepared.PreparedDataset):

@@ -7,7 +7,7 @@ import itertools
 from typing import Any, Protocol
 
 from headrace import _core
-from headrace._loader.samples.mixed import MixedDataset, is_mixed
+from headrace._samples.mixed import MixedDataset, is_mixed
 
 
 class RowSource:

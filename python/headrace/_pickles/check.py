@@ -14,8 +14,8 @@ from typing import Any
 from headrace import _core
 from headrace._base import lookup
 from headrace._base.lookup import is_a
-from headrace.doctor.pickle import dry_run, expressions, main_script, reasons, reloading, reports, search, source_lines
-from headrace.doctor.pickle.reports import Finding, Report
+from headrace._pickles import dry_run, expressions, main_script, reasons, reloading, reports, search, source_lines
+from headrace._pickles.reports import Finding, Report
 
 METHODS = ("spawn", "forkserver", "fork")
 _MAX_ALIKE = 8  # objects with the same cause that are listed one by one

@@ -13,9 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from headrace._base import exception_text
-from headrace._loader.samples.random_numbers import key_of
-from headrace._loader.start import signals
+from headrace._base import exception_text, signals
+from headrace._samples.random_numbers import key_of
 
 _FIRST_WAIT_S = 0.1
 _GROWTH = 4  # each wait is so many times as long as the one before

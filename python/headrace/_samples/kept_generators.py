@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from headrace._base import lookup, users_code
 from headrace._base.attributes import own_attributes
-from headrace._loader.samples import generator_kinds
+from headrace._samples import generator_kinds
 
 _CONTAINERS = frozenset({list, tuple, dict, set, frozenset, deque})
 _AT_ONCE = 10_000

@@ -18,15 +18,8 @@ from headrace import _core
 from headrace._base import lookup
 from headrace._base.lookup import is_a
 from headrace._base.units import in_units
-from headrace.doctor.pickle import (
-    dry_run,
-    expressions,
-    known_classes,
-    reasons,
-    reductions,
-    rules,
-)
-from headrace.doctor.pickle.expressions import Steps
+from headrace._pickles import dry_run, expressions, known_classes, reasons, reductions, rules
+from headrace._pickles.expressions import Steps
 
 _MAX_DEEP = 8
 _LOOKS_OF_A_PAUSE = 100  # the walker's work between two pauses takes as long as this many looks

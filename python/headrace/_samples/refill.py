@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from headrace import _core
-from headrace._loader.samples.names import samples_of
-from headrace._loader.samples.random_numbers import key_of
-from headrace._loader.start import signals
+from headrace._base import signals
 from headrace._options import Policy
+from headrace._samples.names import samples_of
+from headrace._samples.random_numbers import key_of
 
 TRIES = 10  # how many other samples are tried in the place of a bad one
 _LOOKED_AHEAD = 100  # how many later samples are tried, if there are fewer than TRIES earlier ones

@@ -13,7 +13,7 @@ from typing import Any
 
 from headrace import _core
 from headrace._base.lookup import is_a, static
-from headrace.doctor.pickle import rules
+from headrace._pickles import rules
 
 INDEX, VALUE, KEY = _core.STEP_INDEX, _core.STEP_VALUE, _core.STEP_KEY
 ELEMENT, ATTRIBUTE, PART = _core.STEP_ELEMENT, _core.STEP_ATTRIBUTE, _core.STEP_PART

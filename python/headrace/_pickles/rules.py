@@ -21,8 +21,8 @@ from operator import methodcaller
 from typing import Any
 
 from headrace._base.lookup import static, static_dict, static_mro
+from headrace._pickles.known_classes import known
 from headrace._tensors import torch_names
-from headrace.doctor.pickle.known_classes import known
 
 PROTOCOL = pickle.DEFAULT_PROTOCOL
 Reducer = Callable[[Any], Any]

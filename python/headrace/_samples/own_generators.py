@@ -24,7 +24,7 @@ from headrace._base.help_key import help_on
 from headrace._base.lookup import is_a, static_dict, static_mro
 from headrace._base.this_process import is_first_rank
 from headrace._base.warn import warn_user
-from headrace._loader.samples.generator_kinds import Kind, kinds, shared_generators, why_not
+from headrace._samples.generator_kinds import Kind, kinds, shared_generators, why_not
 
 _WHOLE = 1024  # of larger containers only _SPREAD entries are looked at; this is less for containers in containers
 _SPREAD = 64

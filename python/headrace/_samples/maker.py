@@ -13,15 +13,15 @@ from typing import Any
 
 from headrace._base import exception_text
 from headrace._base.help_key import help_on
-from headrace._loader.samples import prepared
-from headrace._loader.samples.checks import SamplesDiffer
-from headrace._loader.samples.names import samples_of
-from headrace._loader.samples.own_generators import OwnGenerators, roots_of
-from headrace._loader.samples.random_numbers import key_of, seed_all, text_of
-from headrace._loader.samples.refill import TRIES, Refillable, draws_of
-from headrace._loader.samples.retry import Retrying
-from headrace._loader.start.start_state import StartState
 from headrace._options import Policy
+from headrace._samples import prepared
+from headrace._samples.checks import SamplesDiffer
+from headrace._samples.names import samples_of
+from headrace._samples.own_generators import OwnGenerators, roots_of
+from headrace._samples.random_numbers import key_of, seed_all, text_of
+from headrace._samples.refill import TRIES, Refillable, draws_of
+from headrace._samples.retry import Retrying
+from headrace._samples.start_state import StartState
 
 
 class SampleKilledWorker(RuntimeError):

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from headrace._base import lookup
 from headrace._base.lookup import is_a
-from headrace.doctor.pickle import reasons, rules, search, source_lines
-from headrace.doctor.pickle.reports import Finding
+from headrace._pickles import reasons, rules, search, source_lines
+from headrace._pickles.reports import Finding
 
 _ATOMS = frozenset({str, bytes, int, float, bool, complex, type(None), type})
 _TRY_S = 600.0  # timeout in seconds, for all objects together

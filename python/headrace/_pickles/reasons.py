@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from headrace._base import lookup
 from headrace._base.lookup import is_a, static
-from headrace.doctor.pickle import main_script, source_lines
-from headrace.doctor.pickle.known_classes import READ_AGAIN, is_known, known
+from headrace._pickles import main_script, source_lines
+from headrace._pickles.known_classes import READ_AGAIN, is_known, known
 
 STREAMS = ("stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__")
 ONLY_UNPICKLING = "it can be pickled, but not unpickled: "  # how the reason of such a finding begins

@@ -3,7 +3,7 @@
 loader has the sample.
 
 All functions between the loader and the transform are on the stack then. Each of them has to be headrace's, or one that
-only passes the result on (headrace.images._value_flow), or a Compose whose last step gives the result.
+only passes the result on (headrace.images._proof.passed_on), or a Compose whose last step gives the result.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from types import FrameType, FunctionType
 from typing import Any
 
 from headrace._base import lookup
-from headrace._loader.samples import deferred
+from headrace._samples import deferred
 from headrace._tensors import torch_names
-from headrace.images._value_flow import is_passed_on
+from headrace.images._proof.passed_on import is_passed_on
 
 _READ = deferred.read.__code__
 # Packages whose functions pass samples on, or ask for the values of those in them first.
 _TRUSTED = (
     "headrace.images.",
-    "headrace._loader.samples.",
+    "headrace._samples.",
     "headrace._loader.worker.",
     "headrace._loader.trainer.",
     deferred.DATASETS,

@@ -12,13 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace import _core
-from headrace._base import exception_text
+from headrace._base import exception_text, signals
 from headrace._base.warn import warn_user
-from headrace._loader.samples.epoch_reports import describe_ended_sampler
-from headrace._loader.samples.maker import BadSample, decide
-from headrace._loader.samples.refill import TRIES
-from headrace._loader.start import signals
 from headrace._options import Policy
+from headrace._samples.epoch_reports import describe_ended_sampler
+from headrace._samples.maker import BadSample, decide
+from headrace._samples.refill import TRIES
 
 
 def is_in_other_thread(error: Exception) -> bool:
