@@ -143,9 +143,10 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if not request.node.stash.get(_HAS_PASSED, False):
         return
+    meant = {kind for kind, _ in (mark.args for mark in request.node.iter_markers("leaves"))}
     if _is_of_torchs_loader(request.node):
-        left = leftovers.left(before, TORCHS_PATIENCE_S)
+        left = leftovers.left(before, TORCHS_PATIENCE_S, meant)
         _remove_torchs_files(left)
     else:
-        left = leftovers.left(before, PATIENCE_S)
+        left = leftovers.left(before, PATIENCE_S, meant)
     assert not any(left.values()), left

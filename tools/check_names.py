@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Proves that python/headrace uses private names of torch in two files only; `make check` calls it.
+"""Proves that python/headrace uses private names of torch in one folder only; `make check` calls it.
 
-The table of names is python/headrace/_tensors/torch_names.py; torch/_internals.py has functions for the other files.
-There it refuses: imports and dotted names of torch with a private part; attributes that the table has, except those of
-`self`, and such names in getattr and its like. In the two files, and in classes that derive from torch's, each private
-name has to be in the table.
+The table of names is python/headrace/_tensors/torch_names.py; the files of torch/_own have functions for the other
+files. There it refuses: imports and dotted names of torch with a private part; attributes that the table has, except
+those of `self`, and such names in getattr and its like. In the table and that folder, and in classes that derive from
+torch's, each private name has to be in the table.
 """
 
 import ast
@@ -18,16 +18,16 @@ from typing import Any, NamedTuple
 from common import ROOT
 
 TABLE = "headrace/_tensors/torch_names.py"
-USERS = (TABLE, "headrace/torch/_internals.py")
+ROOM = "headrace/torch/_own/"
 TOP = "headrace"
 ASKING = {"getattr", "hasattr", "setattr", "delattr", "attribute", "has_attribute", "static"}
-BASES = ("_internals.", "_torchs.", "torch.")  # of a class that derives from one of torch's
+BASES = ("classes.", "torch.")  # of a class that derives from one of torch's
 # Attributes that other classes have under the same name.
 KNOWN = {
     ("headrace/doctor/run/measure.py", "_iterator"): "headrace.Loader has the attribute too",
     ("headrace/_loader/worker/main.py", "_shutdown"): "a function of threading",
 }
-# Private names in the two files that are not torch's.
+# Private names there that are not torch's.
 OTHERS = {"_registry": "weakref's", "_kind": "a parameter"}
 
 
@@ -164,17 +164,18 @@ def list_inherited(root: Path, tree: ast.Module) -> Iterator[Found]:
 
 def judge(root: Path, path: Path, table: set[str]) -> Iterator[str]:
     name = path.relative_to(root).as_posix()
+    is_user = name == TABLE or name.startswith(ROOM)
     tree = parse(path)
     members = {one.rpartition(".")[2] for one in table}
     for one in [*list_imports(tree), *list_dotted(tree)]:
-        if name not in USERS or not any(f"{one.name}.".startswith(f"{path}.") for path in table):
-            yield f"{name}:{one.line}: {one.name} is private to torch: use {' or '.join(USERS)}"
+        if not is_user or not any(f"{one.name}.".startswith(f"{path}.") for path in table):
+            yield f"{name}:{one.line}: {one.name} is private to torch: use {TABLE} or {ROOM}"
     for one in list_attributes(tree):
-        if name in USERS:
+        if is_user:
             if not one.is_self and one.name not in members and one.name not in OTHERS:
                 yield f"{name}:{one.line}: {one.name} is not in the table of {TABLE}"
         elif not one.is_self and one.name in members and is_private(one.name) and (name, one.name) not in KNOWN:
-            yield f"{name}:{one.line}: {one.name} is private to torch: use a function of {USERS[1]}"
+            yield f"{name}:{one.line}: {one.name} is private to torch: use a function of {ROOM}"
     for one in list_inherited(root, tree):
         if one.name not in members:
             yield f"{name}:{one.line}: self.{one.name} is torch's, and not in the table of {TABLE}"

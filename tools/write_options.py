@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes docs/options.md from the table in python/headrace/_options.py, or prints it with the argument "-".
+"""Writes docs/options.md from the table in python/headrace/_options/table.py, or prints it with the argument "-".
 
 tests/python/loader/test_options.py compares the file with the table.
 """
@@ -17,7 +17,7 @@ HEAD = """\
 keywords. They are also attributes of the loader. `headrace.torch.install()` accepts them too, for torch's own loaders.
 `num_workers` may be `"auto"`: see [guides/workers.md](guides/workers.md).
 
-This page is made from the table in `python/headrace/_options.py` by `tools/write_options.py`.
+This page is made from the table in `python/headrace/_options/table.py` by `tools/write_options.py`.
 
 | option | default | what it does |
 |---|---|---|

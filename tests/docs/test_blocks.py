@@ -57,13 +57,16 @@ class Runner:
 
     def run(self, path: pathlib.Path) -> int:
         """Runs all blocks of a document, and returns how many it has. Raises what a block raises."""
-        count = 0
-        for example in self.parse(path).examples():
-            output = io.StringIO()
-            with contextlib.redirect_stdout(output), contextlib.suppress(SkipTest):
-                example.evaluate()
-            self.printed += output.getvalue()
-            count += 1
+        count, document = 0, self.parse(path)
+        try:
+            for example in document.examples():
+                output = io.StringIO()
+                with contextlib.redirect_stdout(output), contextlib.suppress(SkipTest):
+                    example.evaluate()
+                self.printed += output.getvalue()
+                count += 1
+        finally:
+            document.namespace.clear()  # sybil keeps the document, and so the objects that it has made
         return count
 
     def parse(self, path: pathlib.Path) -> Document:

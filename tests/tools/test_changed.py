@@ -36,7 +36,7 @@ PROGRAMS = ["tell", "ring", "ring_stop", "string", "run_plan"]
         ("python/headrace/frozen/types/tables.py", {"test_freeze"}),
         # By its neighbour, and by imports.
         ("python/headrace/_loader/trainer/crew.py", {"test_reports", "test_tell", "test_crew"}),
-        ("python/headrace/_options.py", {"test_options"}),  # by a module that tests share
+        ("python/headrace/_options/__init__.py", {"test_options"}),  # by a module that tests share
         ("src/arena/ring.h", {"test_ring", "test_ring_stop"}),
         ("tests/python/loader/test_options.py", {"test_options"}),
         ("python/headrace/frozen/_new.py", {"test_freeze"}),

@@ -14,6 +14,17 @@ TREE = {
     "headrace/loader/load.py": "def start():\n    from headrace.engine import crew\n",
 }
 
+TREE |= {
+    "headrace/torch/__init__.py": "from headrace.torch._loader import load\n",
+    "headrace/torch/_own/__init__.py": "",
+    "headrace/torch/_own/names.py": '"""Names."""\nTRUSTED = ("headrace.torch._loader.", "headrace.engine.")\n',
+    "headrace/torch/_loader/__init__.py": "",
+    "headrace/torch/_loader/load.py": 'from headrace.torch._own import names\nWHO = "headrace.torch.DataLoader"\n',
+    "headrace/sources/__init__.py": "",
+    "headrace/sources/deep/__init__.py": "",
+    "headrace/sources/deep/rows.py": "from headrace import engine\n",
+    "headrace/sources/words.py": "",
+}
 BAD = [
     ("headrace/engine/report.py", "import headrace.loader.load\n"),
     ("headrace/engine/report.py", "def word():\n    from headrace.loader import load\n"),
@@ -34,3 +45,32 @@ def test_circle_is_named_at_each_of_its_imports(run_tool, write_files, name, tex
     assert result.returncode == 1
     assert f"{name}:" in result.stdout
     assert "which needs" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complaint"),
+    [
+        # headrace.sources.deep -> headrace.engine -> headrace.sources: a circle of rooms, but not of packages
+        ("headrace/engine/report.py", "from headrace.sources import words\n", "headrace.sources needs headrace.engine"),
+        ("headrace/torch/_own/names.py", "from headrace.torch._loader import load\n", "needs headrace.torch._loader"),
+        (
+            "headrace/torch/_own/new.py",
+            'TRUSTED = ("headrace._loader.samples.",)\n',
+            "no module has a name that begins",
+        ),
+    ],
+)
+def test_circle_of_rooms_and_unknown_beginning_are_named(run_tool, write_files, name, text, complaint):
+    result = run_tool("check_imports.py", write_files(TREE | {name: text}))
+    assert result.returncode == 1
+    assert complaint in result.stdout
+
+
+def test_room_of_torch_that_imports_a_later_one_is_named(run_tool, write_files):
+    change = {
+        "headrace/torch/_loader/load.py": "",
+        "headrace/torch/_own/names.py": "from headrace.torch import _loader\n",
+    }
+    result = run_tool("check_imports.py", write_files(TREE | change))
+    assert result.returncode == 1
+    assert "headrace.torch._loader comes after headrace.torch._own" in result.stdout

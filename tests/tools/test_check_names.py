@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The check of names finds private names of torch outside of the table and of the file with the functions."""
+"""The check of names finds private names of torch outside of the table and of the room with the functions."""
 
 import pytest
 
@@ -9,17 +9,21 @@ TREE = {
         "class Name(NamedTuple):\n    path: str\n"
         'NAMES = (Name("torch.utils.data.dataloader.DataLoader._index_sampler"), Name("torch.x.Base._timeout"),)\n'
     ),
-    "headrace/torch/_internals.py": (
+    "headrace/torch/_own/loaders.py": (
         "import torch\nBase = torch.x.Base\ndef index_sampler(loader):\n    return loader._index_sampler\n"
     ),
-    "headrace/torch/_iterator.py": (
-        "from headrace.torch import _internals\n"
-        "class Iterator(_internals.Base):\n"
+    "headrace/torch/_loader/workers.py": (
+        "from headrace.torch._own import classes\n"
+        "class Iterator(classes.Base):\n"
         "    def __init__(self):\n        self._own = self._timeout\n        self._own\n"
     ),
     "headrace/torch/_other.py": "import torch\n\ndef look(value):\n    return value._own, torch.__version__\n",
 }
-OTHER, FUNCTIONS, DERIVED = "headrace/torch/_other.py", "headrace/torch/_internals.py", "headrace/torch/_iterator.py"
+OTHER, FUNCTIONS, DERIVED = (
+    "headrace/torch/_other.py",
+    "headrace/torch/_own/loaders.py",
+    "headrace/torch/_loader/workers.py",
+)
 
 BAD = [
     (OTHER, "from torch._utils import ExceptionWrapper\n", "torch._utils.ExceptionWrapper is private"),
@@ -33,14 +37,14 @@ BAD = [
     (FUNCTIONS, "import torch\ntorch._C._hidden()\n", "torch._C._hidden is private"),
     (
         DERIVED,
-        "from headrace.torch import _internals\nclass Iterator(_internals.Base):\n"
+        "from headrace.torch._own import classes\nclass Iterator(classes.Base):\n"
         "    def wait(self):\n        return self._pin_memory\n",
         "self._pin_memory is torch's",
     ),
 ]
 
 
-def test_names_of_the_table_in_their_two_files_pass(run_tool, write_files):
+def test_names_of_the_table_in_their_room_pass(run_tool, write_files):
     result = run_tool("check_names.py", write_files(TREE))
     assert (result.returncode, result.stdout.strip()) == (0, "")
 

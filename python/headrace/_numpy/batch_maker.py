@@ -86,7 +86,7 @@ class BatchMaker(DatasetBatchMaker):
     seed: int
     worker: int
     num_workers: int
-    policy: _options.Policy
+    settings: _options.Settings
 
     flavor = _core.FLAVOR_NUMPY
 
@@ -102,7 +102,7 @@ class BatchMaker(DatasetBatchMaker):
         self._maker: SampleMaker | None = None
         if not self.is_iterable:
             self._maker = SampleMaker(
-                port.noting, self.dataset, self.policy, start, self.seed, self.worker, self.collate_fn
+                port.noting, self.dataset, self.settings, start, self.seed, self.worker, self.collate_fn
             )
             self._take_bad = self._maker.take_bad
         mode = restart_state.restart_mode_of(self.dataset, self.is_iterable)
@@ -138,7 +138,7 @@ class BatchMaker(DatasetBatchMaker):
         if not self.is_iterable:
             self._gatherer = sample_rows.gatherer_of_source(self.dataset) if self.collates_in_c else None
             return Fetcher(self.dataset, self.batched)
-        fetcher = IterableFetcher(self.dataset, self.batched, self.drop_last, self.policy, self.worker)
+        fetcher = IterableFetcher(self.dataset, self.batched, self.drop_last, self.settings, self.worker)
         self._take_bad = fetcher.take_bad
         return fetcher
 

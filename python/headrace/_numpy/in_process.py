@@ -35,27 +35,27 @@ class InProcessIterator(EpochIterator, in_process.InProcessIterator):
         count_draws: Callable[[Any], Sequence[int]] | None = None,
     ) -> None:
         began_ns = time.monotonic_ns()
-        policy = _options.Policy.of(loader, loader._is_iterable, {})
+        settings = _options.Settings.of(_options.own_values(loader), {}, loader._is_iterable)
         self._is_batched = loader._batched
         self._collate = loader._batch_function() if self._is_batched else _as_is
         if loader._is_iterable:
             batch_size = (loader.batch_size or 0) if self._is_batched else 0
-            self._from: Any = draw.FromIterable(iter(loader.dataset), batch_size, loader.drop_last, policy, None)
+            self._from: Any = draw.FromIterable(iter(loader.dataset), batch_size, loader.drop_last, settings, None)
             self._fetch: Any = self._collate
-            if policy.is_per_sample:
+            if settings.is_per_sample:
                 self._here = in_process.InProcessEpoch(self._from.tasks, loader.seed, self._from.take_bad)
                 self._fetch = functools.partial(self._here.noting, self._collate)
         else:
             self._from = draw.FromSampler(tasks, was_drawn)
-            dataset = loader._dataset_of(policy)
+            dataset = loader._dataset_of(settings)
             prepared.begin(dataset, True)
             fetcher = Fetcher(dataset, self._is_batched)
             self._fetch = functools.partial(_fetch_and_collate, fetcher, self._collate)
             gatherer = loader._gatherer()
-            if policy.is_per_sample:
+            if settings.is_per_sample:
                 samples = in_process.InProcessSamples(
                     dataset,
-                    policy,
+                    settings,
                     loader.seed,
                     epoch,
                     self._is_batched,

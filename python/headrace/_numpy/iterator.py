@@ -38,15 +38,15 @@ class WorkerIterator(EpochIterator, _core.Iterator):
         self._timeout = loader.timeout or None
         self._batch_size = loader.batch_size
         self._keep_workers = loader.persistent_workers
-        policy = _options.Policy.of(loader, loader._is_iterable, {})
-        if policy.freeze:
+        settings = _options.Settings.of(_options.own_values(loader), {}, loader._is_iterable)
+        if settings.freeze:
             from headrace.frozen._attributes import Freezer  # imported only if it is needed
 
             loader.__dict__.setdefault("_freezer", Freezer()).freeze(loader.dataset)
-        if policy.rng == "sample":
+        if settings.rng == "sample":
             own_generators.warn_of_unreachable(own_generators.roots_of(loader.dataset, loader.collate_fn))
         self._batch_maker = BatchMaker(
-            dataset=loader._dataset_of(policy),
+            dataset=loader._dataset_of(settings),
             is_iterable=loader._is_iterable,
             batched=loader._batched,
             drop_last=loader.drop_last,
@@ -55,33 +55,33 @@ class WorkerIterator(EpochIterator, _core.Iterator):
             seed=loader.seed,
             worker=-1,
             num_workers=int(loader.num_workers),
-            policy=policy,
+            settings=settings,
         )
         self._is_repaired = False
         self._samplers = loader.batch_sampler, loader.sampler
         parts = start_errors.parts_of_loader(loader)
         method = start_errors.start_method_of(loader.multiprocessing_context)
-        start = functools.partial(self._start, loader, policy, epoch)
-        self._engine = loader._engine = start_errors.started(start, parts, method, policy.repair)
+        start = functools.partial(self._start, loader, settings, epoch)
+        self._engine = loader._engine = start_errors.started(start, parts, method, settings.repair)
         self._keeper = self._loader = self._engine.keeper
 
-    def _start(self, loader: Loader, policy: _options.Policy, epoch: int, is_repaired: bool) -> _engine.Engine:
+    def _start(self, loader: Loader, settings: _options.Settings, epoch: int, is_repaired: bool) -> _engine.Engine:
         self._is_repaired = is_repaired
         return _engine.Engine(
             self,
             workers=loader.num_workers,
             prefetch_factor=loader.prefetch_factor,
             in_order=loader.in_order,
-            limit_bytes=_options.check_limit(loader.arena_limit),
+            limit_bytes=settings.limit_bytes,
             context=loader.multiprocessing_context or multiprocessing,
-            policy=policy,
+            settings=settings,
             restart_mode=restart_state.restart_mode_of(loader.dataset, loader._is_iterable),
             seed=loader.seed,
             show=self._show,
             sample_deaths=loader._blame,
             epoch=epoch,
             places=self._places,
-            tuning=loader._tuning_of(policy),
+            tuning=loader._tuning_of(settings),
         )
 
     def begin(
@@ -98,7 +98,7 @@ class WorkerIterator(EpochIterator, _core.Iterator):
         self._num_yielded = 0
         self._engine.use_places(places)
         self.wrap = refill.wrap_of(
-            self._batch_maker.policy, tasks, self._batch_maker.batched, self._batch_maker.seed, epoch, count_draws
+            self._batch_maker.settings, tasks, self._batch_maker.batched, self._batch_maker.seed, epoch, count_draws
         )
         try:
             self._engine.begin(self, epoch, self._timeout, self._keep_workers)

@@ -208,7 +208,7 @@ class Loader(Options):
                 "shuffle, sampler and batch_sampler need a map-style dataset (one with __getitem__), but this dataset "
                 "is iterable"
             )
-        _options.Policy.of(self, self._is_iterable, {})
+        _options.Settings.of(_options.own_values(self), {}, self._is_iterable)
         if self.shuffle and self.sampler is not None:
             raise ValueError("give sampler or shuffle=True, not both")
         if self.batch_sampler is not None and (
@@ -356,18 +356,18 @@ class Loader(Options):
             self._show = shown.new_show(self._line, self.record)
         return self._show
 
-    def _tuning_of(self, policy: _options.Policy) -> Tuning | None:
+    def _tuning_of(self, settings: _options.Settings) -> Tuning | None:
         """Returns what decides how many workers get tasks, the same for all epochs. None: their number is fixed."""
         if not worker_count.is_auto(self.num_workers):
             return None
         if self._tuning is None:
-            self._tuning = Tuning(self.num_workers, self.prefetch_factor, self.multiprocessing_context, policy)
+            self._tuning = Tuning(self.num_workers, self.prefetch_factor, self.multiprocessing_context, settings)
         self._tuning.continue_with(self._position)
         return self._tuning
 
-    def _dataset_of(self, policy: _options.Policy) -> Any:
+    def _dataset_of(self, settings: _options.Settings) -> Any:
         """Returns the dataset, with a cache of its samples if the options ask for that."""
-        if policy.cache is None:
+        if settings.cache is None:
             return self.dataset
         gatherer = self._gatherer()
         if gatherer is not None:
@@ -378,7 +378,7 @@ class Loader(Options):
         if self._cached is None:
             from headrace._cache.samples import for_loader  # imported only if it is needed
 
-            self._cached = for_loader(self.dataset, policy.cache)
+            self._cached = for_loader(self.dataset, settings.cache)
         return self._cached
 
     def _gatherer(self) -> sample_rows.Gatherer | None:

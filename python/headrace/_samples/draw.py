@@ -14,7 +14,7 @@ from typing import Any
 from headrace import _core
 from headrace._base import exception_text, signals
 from headrace._base.warn import warn_user
-from headrace._options import Policy
+from headrace._options import Settings
 from headrace._samples.epoch_reports import describe_ended_sampler
 from headrace._samples.maker import BadSample, decide
 from headrace._samples.refill import TRIES
@@ -60,12 +60,12 @@ class FromSampler:
 
 
 class FromIterable:
-    """Draws the samples of an iterable dataset. The policy decides about bad ones: the next sample takes the place of a
-    bad one, or the batch is smaller. `batch_size`: 0 gives samples one by one. `worker`: None in the trainer."""
+    """Draws the samples of an iterable dataset. The settings decide about bad ones: the next sample takes the place of
+    a bad one, or the batch is smaller. `batch_size`: 0 gives samples one by one. `worker`: None in the trainer."""
 
-    def __init__(self, iterator: Any, batch_size: int, drop_last: bool, policy: Policy, worker: int | None) -> None:
+    def __init__(self, iterator: Any, batch_size: int, drop_last: bool, settings: Settings, worker: int | None) -> None:
         self.tasks = _core.Tasks(iterator, batch_size, drop_last, is_iterator=True)
-        self._policy = policy
+        self._settings = settings
         self._worker = worker
         self._bad: list[BadSample] = []
         self._bad_count = 0  # bad samples of this epoch
@@ -94,7 +94,7 @@ class FromIterable:
 
     def _goes_on_after(self, error: Exception) -> bool:
         index = self.tasks.item_count + self._bad_count  # counts the samples of this iterator
-        word = decide(self._policy, index, error)
+        word = decide(self._settings, index, error)
         if word == "raise":
             return False
         if self.tasks.is_ended_by_exceptions():

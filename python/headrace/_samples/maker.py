@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes samples one by one: with random numbers of their own, and with a policy for samples that raise.
+"""Makes samples one by one: with random numbers of their own, and with what on_bad_sample says of those that raise.
 
 Workers use it instead of a fetcher of whole batches, and so do the iterators with num_workers=0.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 from headrace._base import exception_text
 from headrace._base.help_key import help_on
-from headrace._options import Policy
+from headrace._options import Settings
 from headrace._samples import prepared
 from headrace._samples.checks import SamplesDiffer
 from headrace._samples.names import samples_of
@@ -38,12 +38,12 @@ class BadSample:
     worker: int | None
 
 
-def decide(policy: Policy, index: object, error: Exception) -> str:
+def decide(settings: Settings, index: object, error: Exception) -> str:
     """Returns what becomes of a sample that raised: "raise", "skip" or "refill". Raises ValueError if a callable of the
     user's returns something else."""
     if isinstance(error, SamplesDiffer):  # no bad sample: none of the cached ones can be trusted
         return "raise"
-    word = policy.on_bad_sample
+    word = settings.on_bad_sample
     if callable(word):
         word = word(index, error)
     if word not in ("raise", "skip", "refill"):
@@ -54,7 +54,7 @@ def decide(policy: Policy, index: object, error: Exception) -> str:
 
 
 class SampleMaker:
-    """Makes the samples of a map-style dataset one by one, if the policy or a ban asks for that. Otherwise a fetcher
+    """Makes the samples of a map-style dataset one by one, if the settings or a ban ask for that. Otherwise a fetcher
     makes whole batches.
 
     `noting` iterates over the indices of a batch and records its position. `worker`: None in the trainer. collate_fn:
@@ -65,7 +65,7 @@ class SampleMaker:
         self,
         noting: Callable[[Any], Iterable[Any]],
         dataset: Any,
-        policy: Policy,
+        settings: Settings,
         start: StartState,
         seed: int,
         worker: int | None,
@@ -73,16 +73,16 @@ class SampleMaker:
     ) -> None:
         self._noting = noting
         self._dataset = dataset
-        self._policy = policy
+        self._settings = settings
         self._banned = start.banned
         self._epoch = start.epoch
         self._seed = seed
         self._worker = worker
-        self._retrying = Retrying(policy.retries, seed, worker)
+        self._retrying = Retrying(settings.retries, seed, worker)
         self.take_retried = self._retrying.take
         self._bad: list[BadSample] = []
         self.own: OwnGenerators | None = None  # with rng="sample"
-        if policy.rng == "sample":
+        if settings.rng == "sample":
             self._roots = roots_of(prepared.shown(dataset), collate_fn)
         self._task: Refillable | None = None  # the task of the batch that is being made, with its replacements
         self._draws: Sequence[int] = ()  # how often its indices were drawn before; empty: all for the first time
@@ -96,7 +96,7 @@ class SampleMaker:
     @property
     def seeding(self) -> tuple[int, int] | None:
         """See Policy.seeding."""
-        return self._policy.seeding(self._seed, self._epoch)
+        return self._settings.seeding(self._seed, self._epoch)
 
     def receive(self, task: Any) -> Any:
         """Keeps the next task, and returns its indices."""
@@ -112,12 +112,12 @@ class SampleMaker:
     @property
     def is_idle(self) -> bool:
         """True if this object makes no batch of this epoch."""
-        return not self._policy.is_per_sample and not self._banned
+        return not self._settings.is_per_sample and not self._banned
 
     def makes(self, indices: Any, is_batch: bool) -> bool:
         """Returns True if this object has to make the batch, or the sample."""
-        if self._policy.is_per_sample or not self._banned:
-            return self._policy.is_per_sample
+        if self._settings.is_per_sample or not self._banned:
+            return self._settings.is_per_sample
         return any(text_of(one) in self._banned for one in ([indices, *indices] if is_batch else [indices]))
 
     def take_bad(self) -> list[BadSample]:
@@ -151,19 +151,19 @@ class SampleMaker:
                 raise SampleKilledWorker(ban + help_on("sample-killed-worker"))
             return [self._try(index, self._draws[place] if self._draws else 0)]
         except Exception as error:
-            word = decide(self._policy, index, error)
+            word = decide(self._settings, index, error)
             if word == "raise":
                 raise
             self._note(index, error)
         return [self._refill(index, place, is_batched)] if word == "refill" else []
 
     def _try(self, index: Any, draw: int = 0) -> Any:
-        if not self._policy.retries:
+        if not self._settings.retries:
             return self._get(index, draw)
         return self._retrying.get(lambda one: self._get(one, draw), index)
 
     def _get(self, index: Any, draw: int = 0) -> Any:
-        if self._policy.rng != "sample":
+        if self._settings.rng != "sample":
             return self._dataset[index]
         own = self.own or self.search()
         sample = self._get_seeded(own, index, draw)

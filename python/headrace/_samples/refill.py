@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from headrace import _core
 from headrace._base import signals
-from headrace._options import Policy
+from headrace._options import Settings
 from headrace._samples.names import samples_of
 from headrace._samples.random_numbers import key_of
 
@@ -51,19 +51,19 @@ def draws_of(task: Any) -> Sequence[int]:
 
 
 def wrap_of(
-    policy: Policy,
+    settings: Settings,
     tasks: _core.Tasks,
     is_batched: bool,
     seed: int,
     epoch: int,
     count_draws: Callable[[Any], Sequence[int]] | None,
 ) -> Callable[[Any], Any] | None:
-    """Returns a function that adds to the indices of a task what the policy needs, or None if it needs nothing.
+    """Returns a function that adds to the indices of a task what the settings need, or None if it needs nothing.
     count_draws: returns how often each index of the next task was drawn before; None for an iterable dataset."""
     if count_draws is None:  # its worker finds replacements itself, and takes the batch size from the indices
         return None
-    refills = Refills(tasks, is_batched, seed, epoch) if policy.on_bad_sample != "raise" else None
-    if policy.rng != "sample":
+    refills = Refills(tasks, is_batched, seed, epoch) if settings.on_bad_sample != "raise" else None
+    if settings.rng != "sample":
         return None if refills is None else refills.wrap
 
     def wrap(indices: Any) -> Any:

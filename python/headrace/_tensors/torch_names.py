@@ -2,9 +2,9 @@
 """All private names of torch that headrace uses, and what becomes of headrace if a torch does not have one.
 
 headrace.torch looks at the required ones before it imports anything that needs them. The functions that use the names
-are in headrace/torch/_internals.py; headrace.images and headrace._tensors take theirs from here. tools/check_names.py
-refuses them elsewhere, and tools/torch_names.py looks for them in a wheel. So this module imports neither torch nor
-headrace.
+are in the folder headrace/torch/_own; headrace.images and headrace._tensors take theirs from here.
+tools/check_names.py refuses them elsewhere, and tools/torch_names.py looks for them in a wheel. So this module imports
+neither torch nor headrace.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """EpochIndices, which gives the indices of an epoch: an order that is known, so that it can be continued at any place
 and divided among another number of ranks, or a sampler of the user's, whose indices are drawn again.
 
-The loaders choose the class (headrace.torch._sampler_indices, headrace._numpy.position); Epoch (_epoch.py) begins and
+The loaders choose the class (headrace.torch._samplers.find, headrace._numpy.position); Epoch (_epoch.py) begins and
 continues it.
 """
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The EpochIndices of a plan: it can be continued at any step, by other ranks and with other settings. The loaders
-choose it (headrace.torch._sampler_indices, headrace._numpy.position)."""
+choose it (headrace.torch._samplers.find, headrace._numpy.position)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How far a loader is in its epochs, and what its next iterator continues. Each loader has one EpochPosition: that of
-headrace.torch (by headrace.torch._per_loader), its fallback, and headrace.Loader.
+headrace.torch (by headrace.torch._own.table), its fallback, and headrace.Loader.
 
 A loader answers what only it knows as a PositionOwner below. So what skip(), set_epoch(), len() and steps_left mean is
 written once, here.

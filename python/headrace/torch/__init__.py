@@ -25,7 +25,7 @@ def _why_not() -> str | None:
     except ImportError as error:
         return f"its extension cannot be loaded ({error}); reinstall headrace for this Python" + help_on("disabled")
     from headrace._tensors import torch_names
-    from headrace.torch import _torchs  # noqa: F401 # raises ImportError if another class has the name of torch's
+    from headrace.torch._own import classes  # noqa: F401 # raises ImportError if another class has the name of torch's
 
     reason = torch_names.why_not()
     return None if reason is None else reason + help_on("torch-lacks-names")
@@ -48,17 +48,17 @@ from headrace._loader.start import gc_pause  # noqa: E402 # after torch is found
 with gc_pause.paused():  # a collection would visit all of torch, which takes as long as these imports
     _reason = _why_not()
     if _reason is None:
-        from headrace.torch import _ranks_store
-        from headrace.torch._install import install, installed, uninstall
-        from headrace.torch._loader import DataLoader
-        from headrace.torch._spawn import spawn
-        from headrace.torch._stats import stats
+        from headrace.torch._loader.install import install, installed, uninstall
+        from headrace.torch._loader.loader import DataLoader
+        from headrace.torch._loader.stats import stats
+        from headrace.torch._ranks import store
+        from headrace.torch._ranks.spawn import spawn
 
-        _ranks_store.install()
+        store.install()
     else:
         if not getattr(multiprocessing.current_process(), "_inheriting", False):  # a worker would repeat the warning
             warnings.warn(f"headrace: using torch's DataLoader instead of headrace's: {_reason}", stacklevel=2)
-        from headrace.torch._fallback import (  # type: ignore[assignment]
+        from headrace.torch._loader.fallback import (  # type: ignore[assignment]
             DataLoader,
             install,
             installed,
@@ -67,9 +67,9 @@ with gc_pause.paused():  # a collection would visit all of torch, which takes as
             uninstall,
         )
 
-    from headrace.torch._distributed_sampler import DistributedSampler
-    from headrace.torch._packed import collate_packed
-    from headrace.torch._per_rank import per_rank
+    from headrace.torch._batches.packed import collate_packed
+    from headrace.torch._samplers.distributed_sampler import DistributedSampler
+    from headrace.torch._samplers.per_rank import per_rank
 
 __all__ = [
     "DataLoader",

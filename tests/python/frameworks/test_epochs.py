@@ -74,7 +74,10 @@ def test_two_processes_of_accelerate_get_disjoint_halves(accelerate: Facts) -> N
 
 
 def test_accelerate_imported_after_install_is_changed_too(accelerate: Facts) -> None:
-    assert accelerate["late"] == {"changed": "headrace.torch._accelerate", "restored": "accelerate.data_loader"}
+    assert accelerate["late"] == {
+        "changed": "headrace.torch._frameworks.accelerate",
+        "restored": "accelerate.data_loader",
+    }
 
 
 def test_accelerate_removing_the_engine_warns_once_at_its_line(accelerate: Facts) -> None:
@@ -176,7 +179,7 @@ def test_loaders_rebuilt_for_two_devices_keep_engine_and_options(lightning: Fact
     """Lightning rebuilds the loaders with distributed samplers."""
     ranks = [lightning["rank0"][made], lightning["rank1"][made]]
     loader = {
-        "kind": "headrace.torch._loader.DataLoader",
+        "kind": "headrace.torch._loader.loader.DataLoader",
         "sampler": "DistributedSampler",
         "batch_size": 4,
         "num_workers": 1,

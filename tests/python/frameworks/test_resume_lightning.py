@@ -48,4 +48,4 @@ def test_two_devices_resumed_see_the_rest(lightning: Facts, workers: int) -> Non
     for rank in range(2):
         case = f"two_{workers}.rank{rank}"
         assert resumed(lightning, case) == after_save(lightning, case, saved_at(2))
-        assert lightning[f"resume.{case}"]["samplers"] == ["headrace.torch._distributed_sampler"]
+        assert lightning[f"resume.{case}"]["samplers"] == ["headrace.torch._samplers.distributed_sampler"]

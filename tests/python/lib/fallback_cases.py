@@ -16,7 +16,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from headrace.torch import DataLoader, _per_loader
+from headrace.torch import DataLoader
+from headrace.torch._own import table
 from resumed import MAKERS, Numbers, Stateless, plain, run
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -130,7 +131,7 @@ def kept_alive() -> int:
         for _ in range(2):
             iterator = iter(loader)
             next(iterator)
-            dead += [weakref.ref(iterator), weakref.ref(_per_loader.position_of(loader).progress)]
+            dead += [weakref.ref(iterator), weakref.ref(table.position_of(loader).progress)]
             loader.load_state_dict(loader.state_dict())
             begin(loader, 1)
         dead.append(weakref.ref(loader))

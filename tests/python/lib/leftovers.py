@@ -17,7 +17,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from multiprocessing import forkserver, process, resource_sharer, resource_tracker, util
+from collections.abc import Collection
+from multiprocessing import forkserver, resource_sharer, resource_tracker, util
 from typing import Any
 
 import warm
@@ -29,7 +30,8 @@ SHARED = pathlib.Path("/dev/shm")
 NAME = re.compile(r"(?:headrace-(\d+)-|torch_(\d+)_|pym-(\d+)-|psm_|sem\.mp-).*")
 _MAPPING = re.compile(rf"/memfd:headrace\S*|{SHARED}/\S+")
 _SOCKET = re.compile(r"@headrace/\d+/(\d+)/\S*")  # of loaders, for `headrace top`
-_CACHES = re.compile(r"torchinductor_.*")  # temporary folders that libraries keep for the next process
+# Temporary files that torch and multiprocessing keep for the next process, or leave if they are killed.
+_LIBRARIES = re.compile(r"torchinductor_.*|torchelastic_.*|pytorch-errorfile-.*|pymp-.*|[a-z0-9_]{8}")
 PATIENCE_S = 20.0  # for what a test has left to disappear: the ends of processes take long on a busy machine
 State = dict[str, set[Any]]
 
@@ -147,8 +149,7 @@ class Leftovers:
         return {match[0] for match in found if self._is_ours.get(int(match[1]), False)}
 
     def _temporary_files(self) -> set[str]:
-        own = process.current_process()._config.get("tempdir")  # type: ignore[attr-defined] # multiprocessing's
-        return {one.name for one in os.scandir(self._folder) if one.path != own and not _CACHES.fullmatch(one.name)}
+        return {name for name in os.listdir(self._folder) if not _LIBRARIES.fullmatch(name)}
 
     def state(self) -> State:
         pids, descriptors = _helpers()
@@ -163,8 +164,8 @@ class Leftovers:
             "mappings": set(_MAPPING.findall(pathlib.Path("/proc/self/maps").read_text())),
         }
 
-    def left(self, before: State, patience_s: float = PATIENCE_S) -> State:
-        """Returns what is new and stays."""
+    def left(self, before: State, patience_s: float = PATIENCE_S, meant: Collection[str] = ()) -> State:
+        """Returns what is new and stays, except for kinds that are meant to."""
         gc.collect()
         gc.collect()  # of cycles that were held by what the first has freed, such as a dataset by its loader's epoch
         resource_sharer.stop(timeout=5)  # multiprocessing's own, where a test sent a tensor to another process
@@ -172,6 +173,8 @@ class Leftovers:
 
         def are_gone() -> bool:
             for name, after in self.state().items():
+                if name in meant:
+                    continue
                 new = after - before[name]
                 stays[name] = stays.get(name, new) & new
             return not any(stays.values())

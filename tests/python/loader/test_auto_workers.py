@@ -234,9 +234,9 @@ def test_with_worker_rng_number_changes_between_epochs(make: Any, persistent: bo
 
 
 def tuning_of(loader: Any) -> Tuning:
-    from headrace.torch import _per_loader
+    from headrace.torch._own import table
 
-    found: Any = loader._tuning if isinstance(loader, headrace.Loader) else _per_loader.tunings.get(loader)
+    found: Any = loader._tuning if isinstance(loader, headrace.Loader) else table.tunings.get(loader)
     assert isinstance(found, Tuning)
     return found
 
@@ -317,7 +317,7 @@ def test_spawned_workers_start_when_they_are_wanted(make: Any, monkeypatch: pyte
 
 
 def test_a_start_waits_until_it_is_worth_its_time() -> None:
-    tuning = Tuning(4, 2, torch.multiprocessing.get_context("spawn"), headrace._options.Policy(rng="sample"))
+    tuning = Tuning(4, 2, torch.multiprocessing.get_context("spawn"), headrace._options.Settings(rng="sample"))
     assert tuning.to_start == 2
     assert not tuning.may_start(waited_s=19.0, start_s=1.0)
     assert tuning.may_start(waited_s=20.0, start_s=1.0)
@@ -373,15 +373,15 @@ def test_long_epoch_whose_number_cannot_change_is_told() -> None:
     context = torch.multiprocessing.get_context("fork")
     waits: Any = LongEpoch(waited_s=60.0)
     runs: Any = LongEpoch(waited_s=6.0)
-    tuning = Tuning(4, 2, context, headrace._options.Policy(rng="worker"))
+    tuning = Tuning(4, 2, context, headrace._options.Settings(rng="worker"))
     assert "waits 50% of its time with 2 workers" in str(tuning.report(waits)["advice"])
     assert tuning.report(runs)["advice"] is None
-    changes = Tuning(4, 2, context, headrace._options.Policy(rng="sample"))
+    changes = Tuning(4, 2, context, headrace._options.Settings(rng="sample"))
     assert changes.report(waits)["advice"] is None
 
 
 def test_zero_workers_are_advised_and_never_used(caplog: pytest.LogCaptureFixture) -> None:
-    tuning = Tuning(4, 2, torch.multiprocessing.get_context("fork"), headrace._options.Policy(rng="sample"))
+    tuning = Tuning(4, 2, torch.multiprocessing.get_context("fork"), headrace._options.Settings(rng="sample"))
     slow: Any = Numbers(waited_s=1.5)  # alone: 1 ms for a batch and 0.5 ms for the rest
     fine: Any = Numbers(waited_s=0.5)
     assert tuning.report(fine)["advice"] is None

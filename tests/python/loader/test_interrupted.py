@@ -22,7 +22,7 @@ from headrace._ranks.disagreement import Facts
 from headrace._ranks.loader_identity import LoaderIdentity
 from headrace._ranks.remainder import ALLOWED, Remainder
 from headrace.sampling._watch import Watch
-from headrace.torch._lists import Lists
+from headrace.torch._samplers.lists import Lists
 from interruptions import Interrupter, Interruption
 from loaders import ENGINE, Headrace
 

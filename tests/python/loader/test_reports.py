@@ -35,7 +35,7 @@ from headrace._loader.start import fork_hazards
 from headrace._loader.trainer import crew as _crew
 from headrace._loader.trainer import shutdown
 from headrace._loader.trainer.snapshot import WorkerSnapshot
-from headrace._options import Policy
+from headrace._options import Settings
 from loaders import Headrace, needs_failpoints, only_headrace
 from mishaps import DEADLINE_S, Marks
 from processes import Script, alive, is_still, until
@@ -834,7 +834,7 @@ class SeesDeaths:
 def be_patient(iterator: Any) -> None:
     """Turns the stall report off: a slow death of a killed worker, or a slow start of the next one, is no stall."""
     engine = iterator._engine
-    engine._policy = Policy(**{**vars(engine._policy), "stall_after": 10 * DEADLINE_S})
+    engine._settings = Settings(**{**vars(engine._settings), "stall_after": 10 * DEADLINE_S})
     engine._crew._core = SeesDeaths(engine._core)
 
 

@@ -33,7 +33,7 @@ def join():
     meet("joined")
 
 def describe(loader):
-    return headrace.torch._agree.describe(loader)
+    return headrace.torch._ranks.agree.describe(loader)
 
 meet("start")
 """

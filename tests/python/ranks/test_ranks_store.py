@@ -116,12 +116,12 @@ def test_a_store_that_fails_is_no_error(tmp_path: pathlib.Path) -> None:
     """The store is a file here. Then it is replaced by one without the methods that are needed."""
     code = """
 import torch.distributed as dist
-from headrace.torch import _internals
+from headrace.torch._own import groups
 
 dist.init_process_group("gloo", init_method=f"file://{SHARED}/store", rank=RANK, world_size=WORLD_SIZE)
 one = agree()
 attempt(one.begin_epoch, facts(77 + RANK))
-_internals.default_store = object
+groups.default_store = object
 attempt(one.begin_epoch, facts(77 + RANK, 1))
 print(one.describe())
 dist.barrier()

@@ -74,6 +74,7 @@ class SlowCollate:
         return samples
 
 
+@pytest.mark.leaves("processes", "the recorder ends with pytest, which it records")
 @pytest.mark.parametrize("loader_type", [headrace.Loader, DataLoader])
 def test_collate_function_of_the_user_counts_as_collating(tmp_path: Path, loader_type: Any) -> None:
     """It is no part of the samples, which take no time."""

@@ -207,4 +207,4 @@ def test_fallback_has_it_too(way: str) -> None:
     script = block + FALLBACK
     env = {"PATH": "/usr/bin:/bin", **({"HEADRACE_DISABLE": "1"} if way == "disabled" else {})}
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == '[false, true, "headrace.torch._distributed_sampler"]'
+    assert done.stdout.strip() == '[false, true, "headrace.torch._samplers.distributed_sampler"]'

@@ -13,7 +13,7 @@ import headrace.torch
 import pytest
 import torch.utils.data
 from headrace.torch import DataLoader, per_rank
-from headrace.torch._predicting import wrapped_by_lightning
+from headrace.torch._frameworks.lightning import wrapped_by_lightning
 from torch.utils.data import BatchSampler
 
 SAMPLES = range(7)

@@ -12,7 +12,8 @@ import pytest
 import torch
 from drawn import draws
 from headrace import Plan
-from headrace.torch import DataLoader, _packed, collate_packed
+from headrace.torch import DataLoader, collate_packed
+from headrace.torch._batches import packed as _packed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loaders import only_headrace

@@ -12,8 +12,8 @@ import numpy
 import pytest
 import torch
 import torch.utils.data
-from headrace.torch import _whole_order as whole_order
 from headrace.torch import per_rank
+from headrace.torch._samplers import whole_order
 from torch.utils.data import BatchSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 RANDOM: list[Callable[[Any], Any]] = [

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from headrace.torch import _pinning
+from headrace.torch._device import pinning
 from loaders import ENGINE, Headrace
 
 if not ENGINE:
@@ -168,17 +168,17 @@ def test_handler_that_raises_during_pinning_loses_no_batch(
     loader = loader_of(list(range(24)), persistent_workers=True)
     iterator = iter(loader)
     assert next(iterator).tolist() == [0, 1]
-    take = _pinning.Pinner.take
+    take = pinning.Pinner.take
 
     def interrupted(self: Any, number: int) -> Any:
-        monkeypatch.setattr(_pinning.Pinner, "take", take)
+        monkeypatch.setattr(pinning.Pinner, "take", take)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_pinning.Pinner, "take", interrupted)
+    monkeypatch.setattr(pinning.Pinner, "take", interrupted)
     with pytest.raises(KeyboardInterrupt):
         next(iterator)
     assert next(iterator).tolist() == [2, 3]
-    monkeypatch.setattr(_pinning.Pinner, "take", interrupted)
+    monkeypatch.setattr(pinning.Pinner, "take", interrupted)
     with pytest.raises(KeyboardInterrupt):
         next(iterator)
     assert [batch.tolist() for batch in loader] == [[i, i + 1] for i in range(0, 24, 2)]

@@ -19,7 +19,7 @@ from processes import run
 pytestmark = [only_headrace]
 
 LIB = Path(__file__).parents[1] / "lib"
-IN_FALLBACK, IN_ENGINE = "headrace.torch._fallback", "headrace.torch._loader"
+IN_FALLBACK, IN_ENGINE = "headrace.torch._loader.fallback", "headrace.torch._loader.loader"
 ASKED_BY_C = {"torch.storage.TypedStorage._untyped_storage"}  # torch's own C code asks for them: it fails without
 SCRIPT = """
 import json, multiprocessing, sys, warnings

@@ -14,7 +14,8 @@ import pytest
 import torch.utils.data
 from fallback_cases import SeededOrder, begin
 from headrace.sampling._state import StateError
-from headrace.torch import DataLoader, _internals
+from headrace.torch import DataLoader
+from headrace.torch._own import loaders as _loaders
 from loaders import only_headrace
 from processes import run
 from resumed import MAKERS, Numbers, Stateless, plain
@@ -70,7 +71,7 @@ def test_states_go_to_the_fallback_and_back(tmp_path: Any, workers: int) -> None
     path = tmp_path / "states.json"
     for number, disabled in enumerate((False, True, False)):
         out = run(tmp_path, _script(disabled, path, workers, number > 0, kinds))
-        assert out.strip() == ("headrace.torch._fallback" if disabled else DataLoader.__module__)
+        assert out.strip() == ("headrace.torch._loader.fallback" if disabled else DataLoader.__module__)
 
 
 # ---- torch's iterators, in a process with HEADRACE_DISABLE=1 ----
@@ -183,16 +184,16 @@ def test_a_state_is_continued_in_another_context(dataset: Any) -> None:
 @pytest.mark.filterwarnings("ignore:headrace")
 @pytest.mark.parametrize("dataset", [Numbers(20), Stateless(20)], ids=["map", "iterable"])
 def test_a_state_is_continued_by_a_wrapped_iterator(dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_internals, "is_wrapped", True)
+    monkeypatch.setattr(_loaders, "is_wrapped", True)
     _assert_continues(lambda: DataLoader(dataset, 2))
 
 
 @pytest.mark.filterwarnings("ignore:headrace. without headrace's engine, 3 batches are made again")
 @pytest.mark.parametrize("dataset", [Numbers(20), Stateless(20)], ids=["map", "iterable"])
 def test_an_iterator_that_cannot_be_counted_is_announced(dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    torchs = _internals.torchs_iterator
-    monkeypatch.setattr(_internals, "is_wrapped", True)
-    monkeypatch.setattr(_internals, "torchs_iterator", lambda loader: (batch for batch in torchs(loader)))
+    torchs = _loaders.torchs_iterator
+    monkeypatch.setattr(_loaders, "is_wrapped", True)
+    monkeypatch.setattr(_loaders, "torchs_iterator", lambda loader: (batch for batch in torchs(loader)))
     loader: Any = DataLoader(dataset, 2)
     for _ in range(2):
         loader.skip(3)
@@ -201,7 +202,7 @@ def test_an_iterator_that_cannot_be_counted_is_announced(dataset: Any, monkeypat
 
 
 def test_torchs_own_loader_keeps_its_iterator_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_internals, "is_wrapped", True)
+    monkeypatch.setattr(_loaders, "is_wrapped", True)
     loader = torch.utils.data.DataLoader(Numbers(20), 2)
     with headrace.torch.installed():
         iterator = iter(loader)

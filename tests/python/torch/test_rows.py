@@ -17,7 +17,8 @@ from compare import describe
 from drawn import draws
 from headrace._loader.worker.batch_maker import DatasetBatchMaker
 from headrace.sources import Arrays
-from headrace.torch import DataLoader, _rows
+from headrace.torch import DataLoader
+from headrace.torch._batches import rows as _rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import forward_ad

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.utils.data
 from headrace.torch import DataLoader, DistributedSampler, per_rank
-from headrace.torch._fallback import DataLoader as Fallback
+from headrace.torch._loader.fallback import DataLoader as Fallback
 from loaders import ENGINE, Headrace
 
 

@@ -20,7 +20,7 @@ from drawn_orders import KINDS, SHUFFLES, WRAPPERS, make_loader, seed_all, set_s
 from headrace.sampling import _windows
 from headrace.sampling._state import StateError, decode
 from headrace.torch import DataLoader, DistributedSampler, per_rank
-from headrace.torch._fallback import DataLoader as Fallback
+from headrace.torch._loader.fallback import DataLoader as Fallback
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from processes import Script
@@ -578,7 +578,7 @@ DIES = """
 import os, pathlib, sys, time
 import headrace, torch
 from headrace.torch import DataLoader
-from headrace.torch._fallback import DataLoader as Fallback
+from headrace.torch._loader.fallback import DataLoader as Fallback
 
 class DiesOnce(torch.utils.data.Dataset):
     def __len__(self):

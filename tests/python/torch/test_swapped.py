@@ -52,7 +52,7 @@ with headrace.torch.installed():
 print(type(iter(theirs)).__module__)
 
 from headrace import _options
-from headrace.torch._accelerate import sampler_of_one_rank
+from headrace.torch._frameworks.accelerate import sampler_of_one_rank
 dealing = headrace.torch.DistributedSampler.__mro__[1](range(4), num_replicas=2, rank=0)
 ranks = headrace.torch.per_rank(range(4), num_replicas=2, rank=0)
 plan = headrace.Plan([1] * 4, max_batch=2, world_size=2, rank=0)
@@ -63,7 +63,7 @@ print(all(isinstance(one, torch.utils.data.DistributedSampler) for one in (ranks
 
 
 def test_torchs_own_class_is_still_known_after_a_swap(tmp_path: pathlib.Path) -> None:
-    engines = "headrace.torch._iterator\ntorch.utils.data.dataloader\n"
+    engines = "headrace.torch._loader.workers\ntorch.utils.data.dataloader\n"
     assert run(tmp_path, USES) == engines + "True True\nTrue\n"
 
 

@@ -17,9 +17,9 @@
  *     iterator_next                      exchange/iterator.c            refuses a second thread. Around the rest:
  *                                                                       hr_show_enter, hr_show_leave
  *       prepare                          exchange/iterator.c
- *         _prepare                       torch/_in_process.py           torch's profiler, a warning of a wrong length
- *           _next_data                   torch/_iterator.py             warns if a StopIteration of the user ended it
- *             _next_value                torch/_iterator.py             with pin_memory: _next_pinned
+ *         _prepare                       torch/_loader/checked.py           torch's profiler, a warning of a wrong length
+ *           _next_data                   torch/_loader/workers.py             warns if a StopIteration of the user ended it
+ *             _next_value                torch/_loader/workers.py             with pin_memory: _next_pinned
  *         _prepare                       _numpy/iterator.py             headrace.Loader: calls the engine itself
  *               warn_of_copies           _loader/trainer/engine.py      if batches are copied, because memory is short
  *               Engine.next              _loader/trainer/engine.py      None: the epoch is over, see below
@@ -36,7 +36,7 @@
  *                 _note_place            _loader/trainer/engine.py      of an iterable dataset, once for an answer
  *                 _keep_notes            _loader/trainer/engine.py      bad samples, by the number of the answer
  *                 reraise                _loader/trainer/engine.py      an exception that a worker sent, after py_fail
- *               _reraise                 torch/_iterator.py             an exception that a dataset has returned
+ *               _reraise                 torch/_loader/workers.py             an exception that a dataset has returned
  *         show_step                      exchange/iterator.c            to other ranks; check_end if one has ended
  *       hand_on                          exchange/iterator.c            no Python from here on
  *         tasks_answered                 exchange/tasks.c               a state that is taken now has this batch
@@ -46,7 +46,7 @@
  * At the end of an epoch Engine.next returns None. The workers are ended, unless they persist; _has_ended (of
  * EpochIterator) tells the other ranks; and _prepare raises StopIteration, each time that it is called.
  *
- * With pin_memory the keeper is the dict of Pinner (torch/_pinning.py). _put_ahead gives it each batch that has
+ * With pin_memory the keeper is the dict of Pinner (torch/_device/pinning.py). _put_ahead gives it each batch that has
  * arrived, with a number, and drops it from the loader: what is interrupted in between is put again under the same
  * number. With `device` the Sender (torch/_device/sender.py) has that part: Sender.begin comes first, and Engine.answer
  * calls Sender.send, which may be called again for an answer that is not rebuilt yet.
@@ -55,7 +55,7 @@
  *
  *     iterator_next                      exchange/iterator.c
  *       prepare                          exchange/iterator.c
- *         _prepare                       torch/_in_process.py           then _next_data, in the same file
+ *         _prepare                       torch/_loader/checked.py           then _next_data of in_process.py
  *         _prepare                       _numpy/in_process.py           of headrace.Loader
  *           _make                        _loader/trainer/in_process.py
  *             FromSampler.draw           _samples/draw.py        the first time the ranks are compared

@@ -5,8 +5,8 @@ them.
 How a worker is replaced. The engine waits for an answer, and the wait reports that a worker has died.
 1. `replace` takes a snapshot of the dead worker and reads its exit code, and writes the report on its death.
 2. A sample at which workers died DEATHS_OF_A_SAMPLE times is banned (SampleDeaths): no worker tries it again.
-3. The policy and the dataset decide whether another worker can go on (restart_mode: see restart_state). If none can, or
-   if the worker before it died in the same way before its first task, the report is raised as a RuntimeError.
+3. The settings and the dataset decide whether another worker can go on (restart_mode: see restart_state). If none can,
+   or if the worker before it died in the same way before its first task, the report is raised as a RuntimeError.
 4. Otherwise _core.Loader.replace gives the tasks that the dead worker had not answered to its successor.
 5. The successor gets a StartState: the state of its iterable dataset after the batch that was delivered last, and how
    many batches after that have been made already, which it makes again and discards.
@@ -38,7 +38,7 @@ from headrace._loader.trainer.snapshot import WorkerSnapshot
 from headrace._loader.worker import diagnostics, main
 from headrace._loader.worker.batch_maker import BatchMaker, BatchNotes
 from headrace._loader.worker.descriptors import WorkerDescriptors
-from headrace._options import Policy
+from headrace._options import Settings
 from headrace._samples.names import has_indices, shorten
 from headrace._samples.random_numbers import text_of
 from headrace._samples.refill import draws_of, indices_of
@@ -67,7 +67,7 @@ class BatchMakers(Protocol):
 
 
 class Crew:
-    """Starts worker processes and replaces dead ones as the policy allows. They are daemons.
+    """Starts worker processes and replaces dead ones as the settings allow. They are daemons.
 
     Raises OSError if no process can be started, and any exception of pickling a batch maker. `restart_mode`: how
     another worker continues the dataset of a dead one (see restart_state), or None.
@@ -77,7 +77,7 @@ class Crew:
         self,
         core: _core.Loader,
         context: Any,
-        policy: Policy,
+        settings: Settings,
         restart_mode: str | None,
         seed: int,
         sample_deaths: restart_state.SampleDeaths,
@@ -85,7 +85,7 @@ class Crew:
         self.processes: list[Any] = []
         self._core = core
         self._context = fork_context.resolve(context)
-        self._policy = policy
+        self._settings = settings
         self._restart_mode = restart_mode
         self._seed = seed
         self._sample_deaths = sample_deaths
@@ -101,7 +101,7 @@ class Crew:
         self.has_starting_workers = False  # may a forked worker exist that has not opened its port yet?
         self._deadlocked: set[int] = set()  # pids of the workers that looked deadlocked in the last check
         self._next_check_s = 0.0
-        self.slice_s = min(SLICE_S, policy.stall_after / 4)
+        self.slice_s = min(SLICE_S, settings.stall_after / 4)
 
     def start(self, makers: BatchMakers, epoch: int, starts: list[StartState] | None, count: int) -> None:
         """Starts the first `count` workers. starts: where they start in an iterable dataset whose epoch is
@@ -183,7 +183,7 @@ class Crew:
 
     def replace(self, worker: int, makers: BatchMakers) -> None:
         """Starts a new process in the place of worker number `worker`, which is dead. Raises RuntimeError with the
-        reason of its death if the policy or the dataset does not allow that."""
+        reason of its death if the settings or the dataset do not allow that."""
         dead = WorkerSnapshot.of(self._core, worker)
         exit_code = self._reap(dead)
         report = self._describe_end(dead, exit_code)
@@ -206,7 +206,7 @@ class Crew:
         self._hung_replaced += not is_restart
         if cause is not None:
             self._causes[self.processes[worker].pid] = cause
-        count = f" (restart {self._count_restarts()} of {self._policy.max_restarts})" if is_restart else ""
+        count = f" (restart {self._count_restarts()} of {self._settings.max_restarts})" if is_restart else ""
         warn_user(f"{report}\n  headrace replaces it{count}{page}")
 
     def _take_over_tasks(self, worker: int) -> StartState:
@@ -228,7 +228,7 @@ class Crew:
         if dead.pid in self._stalled and exit_code == -signal.SIGKILL:
             report = reports.describe_end_of_stall(dead)
         else:
-            seeding = self._policy.seeding(self._seed, self._epoch)
+            seeding = self._settings.seeding(self._seed, self._epoch)
             draws = draws_of(self._core.tasks(dead.number).get(dead.task))
             report = reports.describe_death(dead, exit_code, tasks, seeding, draws)
             if exit_code == -signal.SIGTERM:
@@ -262,7 +262,7 @@ class Crew:
     def _suspect(self, dead: WorkerSnapshot, tasks: dict[int, Any]) -> str:
         """Counts the deaths of workers at a sample, and bans a sample that killed enough of them. Returns the line that
         says so, or ""."""
-        if not self._policy.max_restarts:
+        if not self._settings.max_restarts:
             return ""  # no worker tries again unless the user starts a new loop
         suspect = _find_suspect(dead, tasks.get(dead.task))
         if suspect is None:
@@ -281,7 +281,7 @@ class Crew:
         return f"\n  {reason}: it is not tried again"
 
     def _count_restarts(self) -> int:
-        """Returns the number of restarts that the policy counts."""
+        """Returns the number of restarts that max_restarts counts."""
         return int(self._core.report()["restarts"]) - self._hung_replaced
 
     def _why_final(self, pid: int, cause: Any) -> str:
@@ -298,13 +298,10 @@ class Crew:
                 "\n  headrace cannot replace it: an iterable dataset is continued only if it has state_dict and "
                 "load_state_dict, or an attribute `replayable` that is true (then it is iterated from the start again)"
             )
-        if self._count_restarts() < self._policy.max_restarts:
+        if self._count_restarts() < self._settings.max_restarts:
             return ""
-        if self._policy.max_restarts:
-            return (
-                f"\n  headrace cannot replace it: the limit max_restarts={self._policy.max_restarts} is reached; raise "
-                "it to allow more"
-            )
+        if most := self._settings.max_restarts:
+            return f"\n  headrace cannot replace it: the limit max_restarts={most} is reached; raise it to allow more"
         return "\n  max_restarts=N lets headrace replace up to N workers and go on"
 
     # ---- a stall ----
@@ -353,18 +350,18 @@ class Crew:
         return reports.describe_wait(awaited, self._tasks(awaited.number))
 
     def report_stall(self, seconds: float) -> None:
-        """Reports what the worker that the engine waits for is doing, then acts as the policy says."""
+        """Reports what the worker that the engine waits for is doing, then acts as on_stall says."""
         stalled = self._longest_awaited()
         start = len(stalled.stack)
         if not stalled.is_halted:
             stalled = self._with_stacks(stalled)
         report = reports.describe_stall(stalled, seconds, self._tasks(stalled.number), start, self._hazards())
         page = "\n " + help_on("worker-stalled")
-        if self._policy.on_stall == "restart":
+        if self._settings.on_stall == "restart":
             self._kill(stalled, report, page)
         elif stalled.is_halted:
             warn_user(f'{report}\n  headrace waits on (on_stall="restart" would replace it){page}')
-        elif self._policy.on_stall == "raise":
+        elif self._settings.on_stall == "raise":
             raise RuntimeError(report + page)
         else:
             warn_user(f'{report}\n  headrace waits on (on_stall="wait"; "raise" and "restart" would not){page}')

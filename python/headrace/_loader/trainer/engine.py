@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The trainer's side of a loader with worker processes: it submits tasks to them and receives batches.
 
-The iterators of both loaders (headrace.torch._iterator, headrace._numpy.iterator) call it. The worker processes are
-those of a Crew.
+The iterators of both loaders call it (headrace.torch._loader.workers, headrace._numpy.iterator). The worker processes
+are those of a Crew.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from headrace._loader.trainer.snapshot import WorkerSnapshot
 from headrace._loader.trainer.tuning import Tuning
 from headrace._loader.trainer.worker_positions import WorkerPositions
 from headrace._loader.worker.batch_maker import BatchNotes
-from headrace._options import Policy
+from headrace._options import Settings
 from headrace._samples import epoch_reports, image_counts
 from headrace._samples.dataset_epochs import DatasetEpochs
 from headrace._samples.draw import is_in_other_thread
@@ -117,7 +117,7 @@ class Engine:
         in_order: bool,
         limit_bytes: int,
         context: Any,
-        policy: Policy,
+        settings: Settings,
         restart_mode: str | None,
         seed: int,
         sample_deaths: restart_state.SampleDeaths,
@@ -136,7 +136,7 @@ class Engine:
         self._retried: dict[int, list[Any]] = {}  # the further tries of this epoch, by the same number
         self._skipped = 0  # how many bad samples earlier epochs had
         self._seed = seed
-        self._policy = policy
+        self._settings = settings
         self._core = _core.Loader(workers, prefetch_factor, in_order, limit_bytes, arena)
         self._core.show(show)  # before the workers start
         self._began_ns = time.monotonic_ns()
@@ -151,9 +151,9 @@ class Engine:
         if sender is not None:
             sender.use(self._core)
         self._prefetch_factor = prefetch_factor
-        self._crew = crew.Crew(self._core, context, policy, restart_mode, seed, sample_deaths)
+        self._crew = crew.Crew(self._core, context, settings, restart_mode, seed, sample_deaths)
         self.processes = self._crew.processes
-        arguments = (self._core, self.processes, policy.shutdown_timeout, end)
+        arguments = (self._core, self.processes, settings.shutdown_timeout, end)
         self._finalizer = util.Finalize(self, shutdown.close, arguments, exitpriority=100)
         self._places = places
         self._epochs: DatasetEpochs | None = None  # what workers that persist know of their dataset
@@ -227,7 +227,7 @@ class Engine:
     def _wait(self, client: EngineClient, wait: Callable[[float], int | None], timeout: float | None) -> int | None:
         """Waits in slices, so that a stall is noticed. Time in which this process was stopped counts as one slice."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        stalled_s, patience_s, progress = 0.0, self._policy.stall_after, None
+        stalled_s, patience_s, progress = 0.0, self._settings.stall_after, None
         while True:
             seconds = self._crew.slice_s
             if deadline is not None:
@@ -262,7 +262,7 @@ class Engine:
                 raise Timeout(self._crew.describe_wait() + help_on("worker-stalled"))
             before, progress = progress, self._crew.progress()
             if progress != before and before is not None:
-                stalled_s, patience_s = 0.0, self._policy.stall_after
+                stalled_s, patience_s = 0.0, self._settings.stall_after
             stalled_s += seconds
             if stalled_s >= patience_s:
                 self._crew.report_stall(stalled_s)
@@ -396,7 +396,7 @@ class Engine:
         """Notes the worker of an answer, once. The consumer has all answers before it, except for those held back."""
         if self._noted == self._core.serial:
             return
-        places.note(self._core.worker, notes, client.tasks.answered_count - self._policy.held_back)
+        places.note(self._core.worker, notes, client.tasks.answered_count - self._settings.held_back)
         self._noted = self._core.serial
 
     def _note_ends(self) -> None:
@@ -462,7 +462,7 @@ class Engine:
             warn_user(epoch_reports.describe_bad_samples(bad))
         if retried := self._retried_samples():
             warn_user(epoch_reports.describe_retried_samples(retried))
-        if growth := _growth.news(self._core, len(self.processes), self._policy.freeze):
+        if growth := _growth.news(self._core, len(self.processes), self._settings.freeze):
             warn_user(growth)
         if self._draw_error and client.tasks.is_ended_by_exceptions():
             sampler = client.name_sampler()

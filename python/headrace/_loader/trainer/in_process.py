@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """num_workers=0: makes the batches in the training process itself.
 
-The iterators without workers of both loaders (headrace.torch._in_process, headrace._numpy.in_process) use it.
+The iterators without workers of both loaders (headrace.torch._loader.in_process, headrace._numpy.in_process) use it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from headrace import _core
 from headrace._base import signals
 from headrace._base.warn import warn_user
-from headrace._options import Policy
+from headrace._options import Settings
 from headrace._samples import epoch_reports, own_generators, prepared
 from headrace._samples.draw import FromIterable, FromSampler
 from headrace._samples.maker import SampleMaker
@@ -25,7 +25,7 @@ from headrace._samples.start_state import StartState
 class InProcessIterator(_core.Iterator):
     """The base class of iterators that make their batches in this process."""
 
-    _here: InProcessEpoch | None = None  # if the policy asks for one
+    _here: InProcessEpoch | None = None  # if the settings ask for one
 
     def _make(self, tasks: FromSampler | FromIterable, fetch: Callable[[Any], Any]) -> Any:
         """Draws the next task, and returns the batch that fetch makes of it. Raises StopIteration at the end. An
@@ -115,14 +115,15 @@ class InProcessEpoch:
 
 
 class InProcessSamples:
-    """Makes batches sample by sample, if the policy asks for that, with exactly the values that workers would give. The
-    random numbers of this process do not change: what rng="sample" seeds is restored after each batch. `collate_fn`:
-    None leaves samples as they are. users_collate: the function of the user's in it. count_draws: see wrap_of."""
+    """Makes batches sample by sample, if the settings ask for that, with exactly the values that workers would give.
+    The random numbers of this process do not change: what rng="sample" seeds is restored after each batch.
+    `collate_fn`: None leaves samples as they are. users_collate: the function of the user's in it. count_draws: see
+    wrap_of."""
 
     def __init__(
         self,
         dataset: Any,
-        policy: Policy,
+        settings: Settings,
         seed: int,
         epoch: int,
         batched: bool,
@@ -131,13 +132,13 @@ class InProcessSamples:
         users_collate: Callable[..., Any] | None = None,
         count_draws: Callable[[Any], Sequence[int]] | None = None,
     ) -> None:
-        self._maker = SampleMaker(iter, dataset, policy, StartState(epoch=epoch), seed, None, users_collate)
-        self._is_seeded = policy.rng == "sample"
+        self._maker = SampleMaker(iter, dataset, settings, StartState(epoch=epoch), seed, None, users_collate)
+        self._is_seeded = settings.rng == "sample"
         if self._is_seeded:
             own_generators.warn_of_unreachable(own_generators.roots_of(prepared.shown(dataset), users_collate))
         self._make = self._maker.make if batched else self._maker.make_one
         self._collate = collate_fn
-        self._wrap = wrap_of(policy, tasks, batched, seed, epoch, count_draws)
+        self._wrap = wrap_of(settings, tasks, batched, seed, epoch, count_draws)
         self.here = InProcessEpoch(tasks, seed, self._maker.take_bad, self._maker.take_retried)
 
     def fetch(self, indices: Any) -> Any:

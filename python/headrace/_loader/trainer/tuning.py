@@ -9,7 +9,7 @@ from typing import Any
 from headrace import _core
 from headrace._base.warn import log
 from headrace._loader.start import contexts
-from headrace._options import Policy
+from headrace._options import Settings
 from headrace._ranks import worker_count
 from headrace.sampling._position import EpochPosition
 
@@ -27,10 +27,10 @@ class Tuning:
     them as long as numbers are tried; others one at a time, when they are wanted.
     """
 
-    def __init__(self, most: int, prefetch_factor: int, context: Any, policy: Policy) -> None:
+    def __init__(self, most: int, prefetch_factor: int, context: Any, settings: Settings) -> None:
         first = min(most, worker_count.by_rule())
         self.tuner = _core.Tuner(first, most, prefetch_factor, *worker_count.turn())
-        self.changes_within_epochs = policy.rng == "sample"
+        self.changes_within_epochs = settings.rng == "sample"
         self.is_forked = contexts.start_method_of(context) == "fork"
         self._said = False
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The batch maker of a worker: the interface that main calls, and the part that the batch makers of both loaders share.
 
-The batch makers are in headrace.torch._worker and headrace._numpy.batch_maker.
+The batch makers are in headrace.torch._batches.worker and headrace._numpy.batch_maker.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from headrace import _core
 from headrace._base import exception_text, lookup, raising
 from headrace._loader.worker.repeated import Repeated
-from headrace._options import Policy
+from headrace._options import Settings
 from headrace._samples.maker import BadSample, SampleMaker
 from headrace._samples.retry import RetriedSample
 from headrace._samples.rows import Gatherer
@@ -103,7 +103,7 @@ class DatasetBatchMaker:
 
     dataset: Any
     worker: int
-    policy: Policy
+    settings: Settings
     notes: BatchNotes | None = None
     _port: _core.Port
     _maker: SampleMaker | None  # None for an iterable dataset
@@ -175,7 +175,7 @@ class DatasetBatchMaker:
         except BaseException:
             self.notes = self._notes_of(None)
             raise
-        is_due = self._state_is_wanted and self._made % self.policy.snapshot_every_n_steps == 0
+        is_due = self._state_is_wanted and self._made % self.settings.snapshot_every_n_steps == 0
         state, error = self._take_state() if is_due else (None, "")
         digest = 0 if self._repeated is None else self._repeated.note(self._made, data)
         self.notes = self._notes_of(state, self._state_is_wanted and self._is_exhausted(), error, digest)
@@ -208,7 +208,7 @@ class DatasetBatchMaker:
         try:
             return pickle.dumps(self.dataset.state_dict()), ""
         except Exception as error:
-            if self.policy.max_restarts:
+            if self.settings.max_restarts:
                 raise
             return None, exception_text.in_words(error)
 
@@ -227,10 +227,10 @@ class DatasetBatchMaker:
         return BatchNotes(self.worker, state, self._made, bad, retried, is_end, error, digest, warning)
 
     def sends(self, error: BaseException) -> bool:
-        """Does what BatchMaker.sends says. A policy for bad samples covers exceptions of class Exception. Any other one
+        """Does what BatchMaker.sends says. on_bad_sample covers exceptions of class Exception. Any other one
         ends the run, as with num_workers=0, because a restart would try the sample again and skip it in the end."""
-        has_policy = self.policy.on_bad_sample != "raise"
-        return has_policy and not isinstance(error, KeyboardInterrupt)  # Ctrl-C raises it in the worker too
+        handles_bad = self.settings.on_bad_sample != "raise"
+        return handles_bad and not isinstance(error, KeyboardInterrupt)  # Ctrl-C raises it in the worker too
 
     def _load(self, state: bytes) -> None:
         """Loads a state into the dataset. It is called only once there is a task, because a dataset may keep the state

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace._loader.worker.batch_maker import EndOfData
-from headrace._options import Policy
+from headrace._options import Settings
 from headrace._samples.draw import FromIterable
 from headrace._samples.maker import BadSample
 
@@ -23,14 +23,14 @@ class IterableFetcher:
         dataset: Any,
         batched: bool,
         drop_last: bool,
-        policy: Policy,
+        settings: Settings,
         worker: int,
         collate_fn: Callable[[Any], Any] | None = None,
     ) -> None:
         self._iterator = iter(dataset)
         self._batched = batched
         self._drop_last = drop_last
-        self._policy = policy
+        self._settings = settings
         self._worker = worker
         self._collate = collate_fn
         self._from: FromIterable | None = None
@@ -49,7 +49,7 @@ class IterableFetcher:
         EndOfData at the end."""
         if self._from is None:
             size = len(indices) if self._batched else 0
-            self._from = FromIterable(self._iterator, size, self._drop_last, self._policy, self._worker)
+            self._from = FromIterable(self._iterator, size, self._drop_last, self._settings, self._worker)
         try:
             samples = self._from.draw()
         except StopIteration:

@@ -33,11 +33,11 @@ def check_rows(loader: Any) -> list[Observation]:
     sample, else none. Exceptions of the dataset are left to the loader's own run."""
     if "torch.utils.data" not in sys.modules:
         return []
-    from headrace.torch import _internals
+    from headrace.torch._own import loaders
 
     dataset = loader.dataset
     has_parts = lookup.has_special(dataset, "__getitem__") and lookup.has_special(dataset, "__len__")
-    if not has_parts or isinstance(loader, Loader) or not _internals.is_batched(loader):
+    if not has_parts or isinstance(loader, Loader) or not loaders.is_batched(loader):
         return []
     try:
         with generators_kept():
@@ -47,7 +47,8 @@ def check_rows(loader: Any) -> list[Observation]:
 
 
 def _judge(loader: Any) -> list[Observation]:
-    from headrace.torch import DataLoader, _rows
+    from headrace.torch import DataLoader
+    from headrace.torch._batches import rows as _rows
 
     dataset = loader.dataset
     if isinstance(loader, DataLoader) and _rows.gatherer_of(dataset, loader.collate_fn) is not None:
@@ -77,7 +78,7 @@ def _gather_of(dataset: Any) -> Callable[[Any], Any] | None:
     """Returns what gathers a batch of a dataset, and gives None for one that it cannot; None: it gathers none."""
     from torch.utils.data import default_collate
 
-    from headrace.torch import _rows
+    from headrace.torch._batches import rows as _rows
 
     gatherer = _rows.gatherer_of(dataset, default_collate)
     return None if gatherer is None else lambda indices: _rows.batch_of(gatherer, indices, 1)
@@ -96,7 +97,7 @@ def _time(make: Callable[[Any], Any], tasks: list[Any]) -> float:
 
 
 def _has_own_collate(loader: Any) -> bool:
-    from headrace.torch import _default_collate
+    from headrace.torch._batches import default_collate as _default_collate
 
     return not _default_collate.is_torchs(loader.collate_fn)
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-GIVEN = "_headrace_device"  # the attribute of a loader with the option: device, device_prefetch
-
 
 def parsed(given: Any) -> torch.device | None:
     """Returns the device of the option, or None if batches stay on the CPU. Raises RuntimeError for what torch does not
@@ -25,12 +23,6 @@ def parsed(given: Any) -> torch.device | None:
             f"{name}: leave the option out, and call batch.to({str(device)!r}) in the loop"
         )
     return device
-
-
-def given(loader: Any) -> tuple[Any, int] | None:
-    """Returns the options device and device_prefetch of a loader, or None if its batches stay on the CPU."""
-    found: tuple[Any, int] | None = vars(loader).get(GIVEN)
-    return found
 
 
 def resolved(device: Any) -> torch.device:

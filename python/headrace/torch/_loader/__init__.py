@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loader, its iterators, install() and the fallback."""

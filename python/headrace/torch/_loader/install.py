@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes torch's own DataLoader use headrace's engine, for frameworks that create their loaders themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from headrace import _options
+from headrace._loader import headspace
+from headrace.torch._frameworks import accelerate
+from headrace.torch._loader import choose, loader
+from headrace.torch._own import loaders, table
+
+
+def install(**options: Any) -> None:
+    """Makes every torch.utils.data.DataLoader use headrace's engine, whether it was created before or is created later,
+    and subclasses too.
+
+    It replaces the method that creates a loader's iterator, and what torch's iterator class creates when it is called
+    directly (fastai does that). It replaces no names, so code that imported DataLoader earlier is included. A
+    framework's own iterator class that derives from torch's is not changed. Iterators that already run continue as they
+    are. Loaders that accelerate prepares later are headrace.torch.DataLoader inside.
+
+    Args:
+        options: headrace.torch.DataLoader's own options, such as arena_limit. They apply to every loader that does not
+            set them itself.
+    """
+    _options.check_installed(options)
+    table.installed_options = options
+    loaders.set_factories(choose.get_iterator, choose.new_iterator)
+    if headspace.is_asked():
+        loaders.wrap_iter(choose.iter_measured)
+    accelerate.install(loader.DataLoader)
+
+
+def uninstall() -> None:
+    """Gives torch.utils.data.DataLoader its own engine back. headrace.torch.DataLoader keeps headrace's engine."""
+    table.installed_options = {}
+    loaders.set_factories(loaders.torchs_iterator, loaders.torchs_new)
+    loaders.unwrap_iter()
+    accelerate.uninstall()
+
+
+@contextmanager
+def installed(**options: Any) -> Iterator[None]:
+    """Calls install() for the duration of a with block."""
+    before, was_wrapped = loaders.factories(), loaders.is_iter_wrapped()
+    theirs = table.installed_options
+    was_installed = accelerate.is_installed()
+    install(**options)
+    try:
+        yield
+    finally:
+        table.installed_options = theirs
+        loaders.set_factories(*before)
+        if not was_wrapped:
+            loaders.unwrap_iter()
+        if not was_installed:
+            accelerate.uninstall()

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks torch's loaders what they are made of, and replaces what makes their iterators. With private names of torch."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from headrace._tensors import torch_names
+from headrace.torch._own import classes
+from headrace.torch._own.classes import DATA, DatasetKind, MultiProcessingIterator
+
+torchs_iterator: Any = getattr(classes.DataLoader, "_get_iterator", None)  # as it was before install() replaces it
+_module: Any = vars(sys.modules[DATA])
+# Another tool has wrapped it, so the wrapper has to be called.
+is_wrapped: bool = getattr(torchs_iterator, "__globals__", None) is not _module
+has_state = not torch_names.missing(torch_names.STATE)  # loaders on torch's own iterators have a state
+
+
+def index_sampler(loader: Any) -> Any:
+    """Returns what a loader draws its tasks from: the batch sampler, or the sampler if it has none."""
+    if not has_state:
+        return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    return loader._index_sampler
+
+
+def is_batched(loader: Any) -> bool:
+    """Returns True if a loader makes batches of its samples."""
+    return bool(loader._auto_collation)
+
+
+def is_iterable(loader: Any) -> bool:
+    """Returns True if the dataset of a loader gives no samples by index."""
+    return bool(loader._dataset_kind == DatasetKind.Iterable)
+
+
+def is_in_order(loader: Any) -> bool:
+    """Returns True if a loader gives its batches in order. torch's loaders have the option since 2.6."""
+    return bool(getattr(loader, "in_order", True))
+
+
+def drop_iterator(loader: Any) -> None:
+    """Ends the workers that a loader has kept, so that its next iterator starts others."""
+    if loader._iterator is not None:
+        loader._iterator._shutdown_workers()
+        loader._iterator = None
+
+
+def given_count(sampler: Any) -> int | None:
+    """Returns the num_samples that a RandomSampler was made with, or None."""
+    count: int | None = sampler._num_samples
+    return count
+
+
+def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+def _as_torchs(code: types.CodeType) -> types.CodeType:
+    """Returns the code with the file and line where torch creates an iterator, so that warnings show them. If another
+    tool has replaced torch's function, the line is that tool's or the code is not changed."""
+    makes_iterator = getattr(torchs_iterator, "__code__", code)
+    lines = [line for _, _, line in makes_iterator.co_lines() if line]
+    return code.replace(co_filename=makes_iterator.co_filename, co_firstlineno=max(lines) - 1)
+
+
+# Calls a function from torch's module and line. A warning that the function gives its caller then comes from there, as
+# users and their warning filters expect it.
+called_by_torch: Any = types.FunctionType(_as_torchs(_call.__code__), _module)
+
+
+def torchs_new(cls: type, *_: Any, **__: Any) -> Any:
+    """Does what object.__new__ does. If a class had a __new__ of its own, Python cannot restore the inherited one."""
+    return object.__new__(cls)
+
+
+def set_factories(factory: Any, new: Any) -> None:
+    """Sets the function that creates the iterators of all torch loaders, except of subclasses with their own, and the
+    __new__ of torch's iterator class for workers, for code that calls the class directly."""
+    classes.DataLoader._get_iterator = factory  # type: ignore[method-assign]
+    MultiProcessingIterator.__new__ = new
+
+
+_iter: tuple[Any, Any] | None = None  # what wrap_iter has set, and what was there before
+
+
+def is_iter_wrapped() -> bool:
+    return _iter is not None
+
+
+def wrap_iter(wrapper: Any) -> None:
+    """Makes all torch loaders, except those of subclasses with an __iter__ of their own, be iterated by wrapper(loader,
+    begin), where begin() does what was done before. A replacement by other code is thus kept."""
+    global _iter
+    if _iter is None:
+        before = classes.DataLoader.__iter__
+        _iter = (lambda loader: wrapper(loader, functools.partial(before, loader))), before
+        classes.DataLoader.__iter__ = _iter[0]  # type: ignore[method-assign]
+
+
+def unwrap_iter() -> None:
+    """Undoes wrap_iter, unless other code has replaced the method since then."""
+    global _iter
+    if _iter is not None and classes.DataLoader.__iter__ is _iter[0]:
+        classes.DataLoader.__iter__ = _iter[1]  # type: ignore[method-assign]
+        _iter = None
+
+
+def factories() -> tuple[Any, Any]:
+    """Returns what set_factories() has set, or torch's own."""
+    return classes.DataLoader._get_iterator, vars(MultiProcessingIterator).get("__new__", torchs_new)
