@@ -66,15 +66,18 @@ def build_instrumented() -> None:
     subprocess.run(["meson", "compile", "-C", BUILD], check=True)
 
 
-def measure() -> None:
+def measure(words: list[str]) -> None:
+    """Runs all tests with the instruments; with words, the C programs and files that these select, to try it out."""
+    programs, files = run_tests.list_c_programs(), run_tests.list_python_files()
+    if words:
+        programs, files = run_tests.select(words, programs, files)
     build_instrumented()
     os.environ |= {
         "HEADRACE_COVERAGE": str(FOLDER),
         "HEADRACE_COVERAGE_PACKAGE": str(PACKAGES / "headrace"),
         "HEADRACE_EDGES": str(EDGES),
     }
-    for program in run_tests.list_c_programs():
-        (FOLDER / "c").mkdir(exist_ok=True)
+    for program in programs:
         environment = {**os.environ, "HEADRACE_TEST": f"c-{program}"}
         subprocess.run(["meson", "test", "-C", BUILD, "--no-rebuild", "-q", "-t", "4", program], env=environment)
     folder = ROOT / "tools/coverage"
@@ -83,7 +86,7 @@ def measure() -> None:
         "__import__('follow_coverage').start())\n"
     )
     try:
-        run_tests.run_python_tests(run_tests.list_python_files(), "-p", "follow_coverage")
+        run_tests.run_python_tests(files, "-p", "follow_coverage")
     finally:
         PTH.unlink()
 
@@ -212,8 +215,8 @@ def describe(reached: dict[str, np.ndarray], files: list[str], chosen: set[str])
 
 
 def main(words: list[str]) -> int:
-    if words == ["measure"]:
-        measure()
+    if words[:1] == ["measure"]:
+        measure(words[1:])
         return 0
     if words != ["choose"]:
         print("usage: choose_tests.py measure, or choose_tests.py choose", file=sys.stderr)
