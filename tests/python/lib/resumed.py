@@ -151,6 +151,22 @@ MAKERS: dict[str, Callable[..., Any]] = {
 }
 
 
+NUMPY_MAKERS: dict[str, Callable[..., Any]] = {
+    "sequential": lambda **o: headrace.Loader(Numbers(), 4, seed=7, **o),
+    "shuffle": lambda **o: headrace.Loader(Numbers(), 4, shuffle=True, seed=7, **o),
+    "drawn seed": lambda **o: headrace.Loader(Numbers(), 4, shuffle=True, **o),
+    "drop_last": lambda **o: headrace.Loader(Numbers(), 4, shuffle=True, drop_last=True, seed=7, **o),
+    "no batches": lambda **o: headrace.Loader(Numbers(), None, shuffle=True, seed=7, **o),
+    "order": lambda **o: headrace.Loader(Numbers(), 4, sampler=headrace.Order(N, seed=1), **o),
+    "slice of an order": lambda **o: headrace.Loader(Numbers(), 4, sampler=headrace.Order(N, seed=1)[1::2], **o),
+    "mixture": lambda **o: headrace.Loader(mixture().dataset, 4, sampler=mixture(20), **o),
+    "slice of a mixture": lambda **o: headrace.Loader(mixture().dataset, 4, sampler=mixture()[1::2], **o),
+    "list": lambda **o: headrace.Loader(Numbers(), 4, sampler=[3, 2, 1] * 7, **o),
+    "batches": lambda **o: headrace.Loader(Numbers(), batch_sampler=[[1, 2], [3], [4, 5, 6]] * 2, **o),
+    "own state": lambda **o: headrace.Loader(Numbers(), 4, sampler=Stateful(), **o),
+}
+
+
 def set_epoch(loader: Any, epoch: int) -> None:
     """Does what users do before each epoch, if their sampler has epochs."""
     if hasattr(loader.sampler, "set_epoch"):
