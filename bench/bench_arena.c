@@ -10,6 +10,7 @@
 
 #include <headrace/headrace.h>
 
+#include "arena/arena.h"
 #include "bench.h"
 
 /* Measures the cost of moving bytes through a slot, compared with a plain memcpy. Lines: "name: value unit (ratio x)".
@@ -67,8 +68,8 @@ static _Noreturn void work(struct hr_worker_fds *fds, uint64_t bytes) {
 static double go(hr_arena *arena, uint32_t kind, uint64_t task, void *to) {
     struct hr_delivery *delivery;
     int64_t start = now_ns();
-    check(hr_arena_grant(arena, 0, kind, task, NULL, 0));
-    check(hr_arena_receive(arena, 0, HR_NO_DEADLINE, &delivery));
+    check(hr__arena_grant(arena, 0, kind, task, NULL, 0));
+    check(hr__arena_receive(arena, 0, HR_NO_DEADLINE, &delivery));
     if (to) memcpy(to, delivery->data, delivery->bytes);
     hr_delivery_done(delivery);
     return (double)(now_ns() - start) / 1e3;
@@ -80,8 +81,8 @@ static void measure(uint64_t bytes) {
     hr_arena *arena;
     struct hr_worker_fds fds;
     void *to = buffer_new(bytes), *from = buffer_new(bytes);
-    check(hr_arena_open(&(struct hr_arena_options){.worker_count = 1, .prefetch_count = 2}, &arena));
-    check(hr_arena_open_worker_fds(arena, 0, &fds));
+    check(hr__arena_open(&(struct hr__arena_options){.worker_count = 1, .prefetch_count = 2}, &arena));
+    check(hr__arena_open_worker_fds(arena, 0, &fds));
     if (fork() == 0) work(&fds, bytes);
     hr_worker_fds_close(&fds);
     for (uint64_t i = 0; i < WARM_UP; i++) go(arena, i % 2, i, to);

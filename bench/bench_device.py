@@ -88,7 +88,7 @@ def of_protocol(tensors: int) -> list[Row]:
         for _ in range(10):
             next(iterator)
         iterator._wait()  # an answer that is not rebuilt yet: it is sent again and again
-        core, sender = iterator._engine.keeper, iterator._sender
+        core, sender = iterator._engine.keeper, iterator._memory.sender
         times = [1e6 * _time(core, sender, CALLS * one) / CALLS for one in range(1, ROUNDS + 1)]
         del iterator
     return [Row(name_of(tensors), OURS, 0, min(times), "us")]

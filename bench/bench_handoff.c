@@ -8,6 +8,7 @@
 
 #include <headrace/headrace.h>
 
+#include "arena/arena.h"
 #include "bench.h"
 
 /* Measures the cost of granting an empty slot to a worker and receiving it again. Lines: "name: value unit (ratio x)".
@@ -30,8 +31,8 @@ struct trip {
 
 static void go_arena(struct trip *trip) {
     struct hr_delivery *delivery;
-    check(hr_arena_grant(trip->arena, 0, 0, 0, NULL, 0));
-    check(hr_arena_receive(trip->arena, 0, HR_NO_DEADLINE, &delivery));
+    check(hr__arena_grant(trip->arena, 0, 0, 0, NULL, 0));
+    check(hr__arena_receive(trip->arena, 0, HR_NO_DEADLINE, &delivery));
     hr_delivery_done(delivery);
 }
 
@@ -101,11 +102,11 @@ static _Noreturn void work(struct hr_worker_fds *fds, int64_t busy_ns) {
 
 static hr_arena *open_arena(uint32_t workers, int64_t busy_ns) {
     hr_arena *arena;
-    struct hr_arena_options options = {.worker_count = workers, .prefetch_count = 2 * workers};
-    check(hr_arena_open(&options, &arena));
+    struct hr__arena_options options = {.worker_count = workers, .prefetch_count = 2 * workers};
+    check(hr__arena_open(&options, &arena));
     for (uint32_t i = 0; i < workers; i++) {
         struct hr_worker_fds fds;
-        check(hr_arena_open_worker_fds(arena, i, &fds));
+        check(hr__arena_open_worker_fds(arena, i, &fds));
         if (fork() == 0) work(&fds, busy_ns);
         hr_worker_fds_close(&fds);
     }
@@ -132,14 +133,14 @@ static double pipelined_us(uint32_t workers, int64_t busy_ns, double *ret_sleeps
     uint32_t rounds = busy_ns > BUSY_NS ? ROUNDS / 10 : ROUNDS;
     hr_arena *arena = open_arena(workers, busy_ns);
     struct hr_arena_report before, after;
-    for (uint32_t i = 0; i < 2 * workers; i++) check(hr_arena_grant(arena, i % workers, 0, 0, NULL, 0));
+    for (uint32_t i = 0; i < 2 * workers; i++) check(hr__arena_grant(arena, i % workers, 0, 0, NULL, 0));
     hr_arena_report(arena, &before);
     for (int i = 0; i < REPETITIONS; i++) {
         int64_t start = now_ns();
         for (uint32_t round = 0; round < rounds; round++) {
             struct hr_delivery *delivery;
-            check(hr_arena_receive(arena, round % workers, HR_NO_DEADLINE, &delivery));
-            check(hr_arena_grant(arena, delivery->worker, 0, 0, NULL, 0));
+            check(hr__arena_receive(arena, round % workers, HR_NO_DEADLINE, &delivery));
+            check(hr__arena_grant(arena, delivery->worker, 0, 0, NULL, 0));
             be_busy(busy_ns);
             hr_delivery_done(delivery);
         }

@@ -14,6 +14,7 @@
 
 #include "../src/cache/record.h"
 #include "../src/cache/samples.h"
+#include "cache/samples.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *input, size_t bytes);
 
@@ -114,7 +115,7 @@ static void read_table(const uint8_t *input, size_t bytes) {
         if (r == HR_SAMPLE_MAKE && hr_samples_reserve(other, &sample, 500) == HR_SAMPLE_READY)
             hr_samples_publish(other, &sample);
     }
-    hr_samples_verify(other);
+    hr__samples_verify(other);
     hr_samples_close(other);
 }
 

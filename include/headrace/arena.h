@@ -19,9 +19,9 @@ extern "C" {
  * out leases on the batch. When the last lease is released, the slot can be granted again.
  *
  *     trainer                                    worker
- *     hr_arena_grant(task, indices)  ------->    hr_port_take
+ *     hr_loader_submit(indices)      ------->    hr_port_take
  *                                                hr_port_reserve(bytes), write into the slot
- *     hr_arena_receive               <-------    hr_port_publish
+ *     hr_loader_next                 <-------    hr_port_publish
  *     hr_delivery_lease ... hr_lease_release
  *     hr_delivery_done
  *
@@ -43,28 +43,11 @@ enum { HR_ARENA_MAX_WORKERS = 1024, HR_ARENA_MAX_SLOTS = 1 << 16 };
 
 /* ---- the trainer's side ---- */
 
-struct hr_arena_options {
-    uint32_t worker_count;   /* 1 to HR_ARENA_MAX_WORKERS */
-    uint32_t prefetch_count; /* maximum of outstanding grants: the slots that are reserved for workers. 1 to
-                                HR_ARENA_MAX_SLOTS / 2 */
-    uint64_t
-        limit_bytes; /* maximum shared memory in bytes; 0: half of the available memory of the machine and the cgroup */
-};
-
-/* Creates an arena, owned by the caller. -EINVAL, -ENOMEM, -EMFILE; another errno if neither memfd_create nor an
- * unlinked file in /dev/shm or $TMPDIR is available. */
-HR_API int hr_arena_open(const struct hr_arena_options *options, hr_arena **ret_arena);
-
 /* Ends the arena for the trainer: hr_port_take returns HR_E_CLOSED in the workers, descriptors are closed, and memory
  * that no lease covers is freed now, the rest when its leases are released. A worker that still runs then is killed, as
  * if the trainer had died. So call hr_arena_stop first, wait for the workers, then close. NULL is fine; returns NULL.
  */
 HR_API hr_arena *hr_arena_close(hr_arena *arena);
-
-/* Makes an arena that was stopped usable for other workers, with the same options. Call it only when all of its workers
- * have ended: what they have published is dropped. Counts start at 0. HR_E_STATE: the options are others, or this is a
- * forked child. */
-HR_API int hr_arena_restart(hr_arena *arena, const struct hr_arena_options *options);
 
 /* The current activity of a worker. */
 enum hr_phase {
@@ -103,20 +86,8 @@ struct hr_worker_fds {
     int diagnostics_fd; /* the worker's diagnostics file (headrace/crew.h), or -1 */
 };
 
-/* Opens the descriptors of worker `worker`, owned by the caller (hr_worker_fds_close closes them). -EINVAL, -EMFILE. */
-HR_API int hr_arena_open_worker_fds(hr_arena *arena, uint32_t worker, struct hr_worker_fds *ret_fds);
+/* Closes those that are open, and sets them to -1. */
 HR_API void hr_worker_fds_close(struct hr_worker_fds *fds);
-
-/* Watches worker `worker` with a descriptor (a pidfd, a sentinel pipe) that becomes readable when it ends. The
- * descriptor is borrowed until the next call for this worker; -1: it is not watched. If a watched worker ends while the
- * trainer waits, the wait returns HR_E_WORKER_DIED. */
-HR_API int hr_arena_watch(hr_arena *arena, uint32_t worker, int fd);
-
-/* Takes a free slot, copies the task's payload into it (any bytes; NULL with 0) and grants both to the worker. The
- * caller chooses `kind` and `task`. -EAGAIN: as many grants are outstanding as prefetch_count allows; HR_E_TOO_BIG: the
- * payload alone does not fit the limit. */
-HR_API int hr_arena_grant(hr_arena *arena, uint32_t worker, uint32_t kind, uint64_t task, const void *payload,
-                          size_t payload_bytes);
 
 /* A batch that a worker published. `data` is valid until hr_delivery_done was called and every lease on it is released.
  * Its memory may be read and written. */
@@ -130,25 +101,11 @@ struct hr_delivery {
     uint64_t bytes;
 };
 
-/* Waits for the next batch of `worker` (or of any: HR_ANY_WORKER). The batches of one worker arrive in the order in
- * which it published them. Returns 0 and a delivery, owned by the caller until hr_delivery_done. -ETIMEDOUT; -EINTR:
- * handle your signals and call again; HR_E_WORKER_DIED (hr_arena_dead_worker returns which one); HR_E_CORRUPT. Batches
- * that were published before a death are delivered first. Deadlines are CLOCK_MONOTONIC nanoseconds; with a deadline
- * that has passed, the call does not wait. */
-HR_API int hr_arena_receive(hr_arena *arena, uint32_t worker, int64_t deadline_ns, struct hr_delivery **ret_delivery);
-
 /* The worker that the last HR_E_WORKER_DIED was about. */
 HR_API uint32_t hr_arena_dead_worker(const hr_arena *arena);
 
-/* Reads the record of worker `worker`. -EINVAL. */
-HR_API int hr_arena_worker_status(const hr_arena *arena, uint32_t worker, struct hr_worker_status *ret_status);
-
-/* Takes back all grants that worker `worker` has not published. Call it only for a worker whose death has been
- * observed. Its published batches can still be received. Returns the number of grants taken back. */
-HR_API int hr_arena_take_back(hr_arena *arena, uint32_t worker);
-
-/* Makes all workers stop taking tasks. Idle workers are woken, and so is a thread that waits in hr_arena_receive: it
- * gets HR_E_CLOSED. Any thread; may be called several times. */
+/* Makes all workers stop taking tasks. Idle workers are woken, and so is a thread that waits for a batch: it gets
+ * HR_E_CLOSED. Any thread; may be called several times. */
 HR_API void hr_arena_stop(hr_arena *arena);
 
 /* Ends the receiver's use of a delivery; leases keep the memory that they cover. NULL is fine. */

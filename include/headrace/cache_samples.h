@@ -103,9 +103,6 @@ struct hr_samples_report {
 };
 HR_API void hr_samples_look(const hr_samples *samples, struct hr_samples_report *ret_report);
 
-/* Compares each sample that is there with its checksum. HR_E_CORRUPT names the first that differs. */
-HR_API int hr_samples_verify(hr_samples *samples);
-
 #ifdef __cplusplus
 }
 #endif

@@ -12,12 +12,12 @@ extern "C" {
 #endif
 
 /*
- * The crew: the worker processes of an arena. It starts them (hr_crew_fork) or takes over processes that the caller
- * started (hr_crew_open_worker_fds, hr_crew_adopt), watches them without polling, reports how one ended, and ends all
- * of them by a deadline.
+ * The crew: the worker processes of a loader (hr_loader_crew). It starts them (hr_crew_fork) or takes over processes
+ * that the caller started (hr_crew_open_worker_fds, hr_crew_adopt), watches them without polling, reports how one
+ * ended, and ends all of them by a deadline.
  *
  * A worker that died is replaced by starting or adopting another process under the same number, after
- * hr_loader_replace or hr_arena_take_back.
+ * hr_loader_replace.
  *
  * Threads: one at a time. Fork: a child that inherits a crew may close it, which does not affect the workers. All other
  * functions fail in the child with HR_E_STATE.
@@ -25,14 +25,8 @@ extern "C" {
 
 typedef struct hr_crew hr_crew; /* the trainer's side */
 
-/* Opens the crew of an arena, which is borrowed: close the crew first. Owned by the caller. -ENOMEM. */
-HR_API int hr_crew_open(hr_arena *arena, uint32_t worker_count, hr_crew **ret_crew);
-
-/* Frees the crew. Workers that still run keep running (hr_crew_stop ends them). NULL is fine; returns NULL. */
-HR_API hr_crew *hr_crew_close(hr_crew *crew);
-
-/* Opens the descriptors of worker `worker` as hr_arena_open_worker_fds does, and a new diagnostics file. Owned by the
- * caller (hr_worker_fds_close). Errors as hr_arena_open_worker_fds. */
+/* Opens the descriptors that the process of worker `worker` needs, and a new diagnostics file. Owned by the caller
+ * (hr_worker_fds_close). -EINVAL, -EMFILE. */
 HR_API int hr_crew_open_worker_fds(hr_crew *crew, uint32_t worker, struct hr_worker_fds *ret_fds);
 
 /* Makes process `pid`, which the caller started with these descriptors, worker `worker`. `sentinel_fd` becomes readable
@@ -49,9 +43,6 @@ typedef int hr_work(hr_port *port, void *context);
  * hr_crew_open_worker_fds and fork; -EPERM, -ENOSYS: the kernel gives no pidfd; HR_E_STATE: that worker still runs.
  *  */
 HR_API int hr_crew_fork(hr_crew *crew, uint32_t worker, hr_work *work, void *context);
-
-/* No longer watches worker `worker`: its end is expected. */
-HR_API int hr_crew_expect_end(hr_crew *crew, uint32_t worker);
 
 /* A worker process, alive or dead. */
 struct hr_worker_report {
@@ -77,9 +68,6 @@ struct hr_worker_report {
 /* Looks at worker `worker`. -EINVAL. */
 HR_API int hr_crew_look(hr_crew *crew, uint32_t worker, struct hr_worker_report *ret_report);
 
-/* Waits until worker `worker` has ended, and reaps it if hr_crew_fork started it. -ETIMEDOUT, -EINTR. */
-HR_API int hr_crew_wait(hr_crew *crew, uint32_t worker, int64_t deadline_ns);
-
 /* Sends a signal to worker `worker`. -ESRCH: it has ended. */
 HR_API int hr_crew_signal(hr_crew *crew, uint32_t worker, int signal);
 
@@ -94,8 +82,8 @@ HR_API int hr_crew_stop(hr_crew *crew, int64_t timeout_ns);
 HR_API int hr_crew_describe(const struct hr_worker_report *report, char *text, size_t bytes);
 
 /* In the trainer: the end of the stderr of worker `worker`, from its newest diagnostics file, which is still there
- * after its death. Borrowed until hr_crew_open_worker_fds makes another file for it, or hr_crew_close; not terminated.
- * The worker may have written any bytes, so they may not be text. */
+ * after its death. Borrowed until hr_crew_open_worker_fds makes another file for it, or hr_loader_close; not
+ * terminated. The worker may have written any bytes, so they may not be text. */
 HR_API int hr_crew_stderr(hr_crew *crew, uint32_t worker, const char **ret_text, size_t *ret_bytes);
 
 #ifdef __cplusplus

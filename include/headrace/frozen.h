@@ -24,8 +24,15 @@ extern "C" {
  * child may go on reading; it must not use a builder.
  */
 
-/* The format that is written, the oldest one that is read, and limits. */
-enum { HR_FROZEN_VERSION = 3, HR_FROZEN_OLDEST_VERSION = 2, HR_FROZEN_MAX_SHAPES = 65535, HR_FROZEN_MAX_FIELDS = 1024 };
+/* The format that is written, the oldest one that is read, limits, and the bytes at the beginning that differ in frozen
+ * data with other contents. */
+enum {
+    HR_FROZEN_VERSION = 3,
+    HR_FROZEN_OLDEST_VERSION = 2,
+    HR_FROZEN_MAX_SHAPES = 65535,
+    HR_FROZEN_MAX_FIELDS = 1024,
+    HR_FROZEN_HEADER_BYTES = 256
+};
 
 /* The kinds of values. The numbers are stored in frozen data, so their meaning must not change. */
 enum hr_kind {

@@ -68,14 +68,15 @@ enum hr_task_kind {
     HR_TASK_USER = 16
 };
 
-/* Opens a loader and its arena, owned by the caller; no epoch has begun. Errors as hr_arena_open. */
+/* Opens a loader and its arena, owned by the caller; no epoch has begun. -EINVAL, -ENOMEM, -EMFILE;
+ * another errno if neither memfd_create nor an unlinked file in /dev/shm or $TMPDIR is available. */
 HR_API int hr_loader_open(const struct hr_loader_options *options, hr_loader **ret_loader);
 
 /* Closes the loader, its crew and its arena. End the workers first (hr_crew_stop): workers that still run are killed
  * when the arena ends, and this function does not wait for them. NULL is fine; returns NULL. */
 HR_API hr_loader *hr_loader_close(hr_loader *loader);
 
-/* The loader's arena, borrowed: for hr_arena_open_worker_fds, hr_arena_watch and hr_arena_report. */
+/* The loader's arena, borrowed: for hr_arena_report, hr_arena_dead_worker and hr_arena_stop. */
 HR_API hr_arena *hr_loader_arena(hr_loader *loader);
 
 /* The loader's crew, borrowed: its worker processes. */
@@ -83,7 +84,7 @@ HR_API hr_crew *hr_loader_crew(hr_loader *loader);
 
 /* Begins an epoch: task numbers start at 0 again and every worker has data again. If the last epoch was stopped early,
  * its outstanding answers are waited for and dropped. From the second epoch on each worker gets an HR_TASK_EPOCH first,
- * with the payload (any bytes; NULL with 0). Errors as hr_arena_receive; call again after -EINTR. */
+ * with the payload (any bytes; NULL with 0). Errors as hr_loader_next; call again after -EINTR. */
 HR_API int hr_loader_begin(hr_loader *loader, const void *payload, size_t payload_bytes, int64_t deadline_ns);
 
 /* Gives the first task of an epoch to worker `worker` instead of worker 0, for an epoch that is continued. Call it
@@ -102,14 +103,17 @@ HR_API int hr_loader_expect(hr_loader *loader, uint32_t count);
 /* Submits the next task. The caller submits prefetch_factor x worker_count of them after hr_loader_begin, and one after
  * each hr_loader_next that returned 0 or 1. Every task is answered once, in the order of its worker's tasks.
  * Returns 1: a worker has it; 0: no worker has data any more, and the task was dropped. -EAGAIN when more are submitted
- * than that; HR_E_STATE: no epoch has begun; errors as hr_arena_grant. */
+ * than that; HR_E_STATE: no epoch has begun; HR_E_TOO_BIG: the payload alone does not fit the limit. */
 HR_API int hr_loader_submit(hr_loader *loader, const void *payload, size_t payload_bytes);
 
 /* The next batch or error in the loader's order, owned by the caller until hr_delivery_done.
  * Returns 0: it is `*ret_delivery`;
  *         1: no batch, because a worker has no more data (HR_STATUS_END) or skipped the task (HR_STATUS_SKIPPED);
  *         submit the next task, and call again;
- *         HR_E_END: nothing is outstanding; HR_E_STATE: no epoch has begun; errors as hr_arena_receive. */
+ *         HR_E_END: nothing is outstanding; HR_E_STATE: no epoch has begun; -ETIMEDOUT; -EINTR: handle your signals
+ *         and call again; HR_E_WORKER_DIED (hr_arena_dead_worker returns which one), after all that was published
+ *         before; HR_E_CLOSED: hr_arena_stop was called; HR_E_CORRUPT. Deadlines are CLOCK_MONOTONIC nanoseconds;
+ *         with one that has passed, the call does not wait. */
 HR_API int hr_loader_next(hr_loader *loader, int64_t deadline_ns, struct hr_delivery **ret_delivery);
 
 /* The place where the successor of a dead worker has to start. All 0 if this happens during hr_loader_begin: the
@@ -122,7 +126,7 @@ struct hr_succession {
 
 /* Grants the tasks that dead worker `worker` has not published to its successor, the process that is started next under
  * its number. No batch is lost, and none is delivered twice. Call it only for a worker whose death was observed, and
- * before the successor opens its port. Errors as hr_arena_grant; call again after an error. */
+ * before the successor opens its port. Errors as hr_loader_submit; call again after an error. */
 HR_API int hr_loader_replace(hr_loader *loader, uint32_t worker, struct hr_succession *ret_succession);
 
 /* The worker whose answer hr_loader_next waits for: HR_ANY_WORKER out of order. HR_E_END: nothing is outstanding.

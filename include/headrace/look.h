@@ -91,18 +91,6 @@ struct hr_worker_look {
  * it is not ready yet; -EAGAIN: its numbers do not fit each other. */
 HR_API int hr_arena_look(int fd, struct hr_arena_look *ret_look, struct hr_worker_look *ret_workers, uint32_t room);
 
-/* The work of a worker at a moment. */
-struct hr_glance {
-    enum hr_phase phase;
-    uint64_t task;
-    uint64_t sample; /* its place in the task; HR_NO_SAMPLE: none since it took the task */
-    uint64_t index;  /* of that sample; HR_NO_SAMPLE: not known */
-};
-
-/* Looks only at the work of the first `room` workers, so that it can be called many times a second. Returns how many
- * there are. Errors as hr_arena_look. */
-HR_API int hr_arena_glance(int fd, struct hr_glance *ret_glances, uint32_t room);
-
 /* One of the last batches of a worker. */
 struct hr_batch_look {
     uint64_t number; /* 1 for the first one of this worker */
@@ -114,25 +102,6 @@ struct hr_batch_look {
     uint64_t slowest_index; /* of its slowest sample */
     uint64_t slowest_ns;    /* 0: its samples were not timed */
 };
-
-/* Reads those of the last 256 timed batches of a worker that are newer than number `after`, oldest first. Returns their
- * number, at most `room`. Errors as hr_arena_look. */
-HR_API int hr_arena_look_batches(int fd, uint32_t worker, uint64_t after, struct hr_batch_look *ret_batches,
-                                 uint32_t room);
-
-/* How far a running process is in the epoch of one of its loaders. */
-struct hr_board_position {
-    uint32_t page;
-    uint32_t rank;
-    uint64_t loader; /* the same number for the same loader in all processes */
-    int64_t epoch;   /* -1: not known */
-    uint64_t steps;  /* batches that were taken */
-    bool is_at_end;  /* of the epoch */
-};
-
-/* Looks at the board of the ranks of this machine, whose memory is `fd` ("/memfd:headrace-board (deleted)"). Writes the
- * positions, at most `room`, and returns how many there are. HR_E_CORRUPT: it is not a board. */
-HR_API int hr_board_look(int fd, struct hr_board_position *ret_positions, uint32_t room);
 
 #ifdef __cplusplus
 }

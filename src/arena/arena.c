@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "arena.h"
 #include "base/error.h"
 #include "ledger.h"
 #include "os/os.h"
@@ -19,7 +20,7 @@ enum {
 #define MOST_ADDRESS_BYTES (UINT64_C(4) << 40)
 #define SCARCE_WINDOW_BYTES (UINT64_C(64) << 20)
 
-static int check_options(const struct hr_arena_options *options) {
+static int check_options(const struct hr__arena_options *options) {
     if (options->worker_count < 1 || options->worker_count > HR_ARENA_MAX_WORKERS)
         return hr__fail(-EINVAL, "arena: %u workers; 1 to %d are possible", options->worker_count,
                         HR_ARENA_MAX_WORKERS);
@@ -45,30 +46,30 @@ static uint64_t window_within(const struct hr__arena_layout *head, uint64_t most
     return hr__min(most_bytes, room) & ~(align - 1);
 }
 
-static int plan_slots(const struct hr_arena_options *options, uint32_t held_slots, uint64_t most_bytes,
+static int plan_slots(const struct hr__arena_options *options, uint32_t held_slots, uint64_t most_bytes,
                       struct hr__arena_layout *ret_layout) {
     uint32_t workers = options->worker_count, capacity = power_of_two_from(options->prefetch_count + RING_SPARE);
     struct hr__arena_layout head;
     for (;; held_slots--) {
         int r = hr__layout_plan(workers, options->prefetch_count + held_slots, capacity, 0, &head);
         if (r < 0) return r;
-        uint64_t window = window_within(&head, most_bytes, HR__WINDOW_ALIGN);
-        if (!window) window = window_within(&head, HR__WINDOW_ALIGN - HR__COMMIT_STEP, HR__COMMIT_STEP);
+        uint64_t window = window_within(&head, most_bytes, HR_WINDOW_STEP);
+        if (!window) window = window_within(&head, HR_WINDOW_STEP - HR_COMMIT_STEP, HR_COMMIT_STEP);
         if (!window && held_slots > LEAST_HELD_SLOTS) continue;
-        return hr__layout_plan(workers, head.slot_count, capacity, hr__max(window, HR__COMMIT_STEP), ret_layout);
+        return hr__layout_plan(workers, head.slot_count, capacity, hr__max(window, HR_COMMIT_STEP), ret_layout);
     }
 }
 
 /* Chooses the number of slots and their size. A window is as large as the limit if the address space and the limit on
  * file sizes allow it. */
-static int plan(const struct hr_arena_options *options, uint64_t limit_bytes, struct hr__arena_layout *ret_layout) {
+static int plan(const struct hr__arena_options *options, uint64_t limit_bytes, struct hr__arena_layout *ret_layout) {
     uint64_t address_bytes = hr__address_space_left() / ADDRESS_SHARE;
     uint64_t room_bytes = hr__min(hr__min(MOST_ADDRESS_BYTES, hr__file_limit()), address_bytes);
-    uint64_t enough = hr__round_up(hr__min(limit_bytes, MOST_ADDRESS_BYTES), HR__WINDOW_ALIGN);
+    uint64_t enough = hr__round_up(hr__min(limit_bytes, MOST_ADDRESS_BYTES), HR_WINDOW_STEP);
     uint64_t many = options->prefetch_count + HELD_SLOTS, few = options->prefetch_count + FEW_HELD_SLOTS;
     bool is_scarce = room_bytes / many < hr__min(enough, SCARCE_WINDOW_BYTES);
     uint64_t window = hr__min(enough, hr__min(MOST_ADDRESS_BYTES, address_bytes) / (is_scarce ? few : many));
-    return plan_slots(options, is_scarce ? FEW_HELD_SLOTS : HELD_SLOTS, hr__max(window, HR__WINDOW_ALIGN), ret_layout);
+    return plan_slots(options, is_scarce ? FEW_HELD_SLOTS : HELD_SLOTS, hr__max(window, HR_WINDOW_STEP), ret_layout);
 }
 
 static int no_descriptor(int code) {
@@ -135,7 +136,7 @@ static int map(hr_arena *arena) {
     return 0;
 }
 
-int hr_arena_open(const struct hr_arena_options *options, hr_arena **ret_arena) {
+int hr__arena_open(const struct hr__arena_options *options, hr_arena **ret_arena) {
     int r = check_options(options);
     if (r < 0) return r;
     hr_arena *arena = calloc(1, sizeof *arena);
@@ -213,7 +214,7 @@ int hr__arena_check(const hr_arena *arena, uint32_t worker) {
     return r == 0 && arena->is_stopped ? hr__fail(HR_E_CLOSED, "arena: the arena was stopped") : r;
 }
 
-int hr_arena_open_worker_fds(hr_arena *arena, uint32_t worker, struct hr_worker_fds *ret_fds) {
+int hr__arena_open_worker_fds(hr_arena *arena, uint32_t worker, struct hr_worker_fds *ret_fds) {
     int r = hr__arena_check(arena, worker);
     if (r < 0) return r;
     struct hr_worker_fds fds = hr__no_worker_fds(worker);
@@ -247,13 +248,13 @@ int hr_worker_fds_guard(const struct hr_worker_fds *fds, int pid) {
                              hr_error_text(r));
 }
 
-int hr_arena_watch(hr_arena *arena, uint32_t worker, int fd) {
+int hr__arena_watch(hr_arena *arena, uint32_t worker, int fd) {
     int r = check_worker(arena, worker);
     if (r == 0) arena->wait_fds[worker + 1] = fd;
     return r;
 }
 
-int hr_arena_worker_status(const hr_arena *arena, uint32_t worker, struct hr_worker_status *ret_status) {
+int hr__arena_worker_status(const hr_arena *arena, uint32_t worker, struct hr_worker_status *ret_status) {
     int r = check_worker(arena, worker);
     if (r < 0) return r;
     hr__layout_read_status(arena->peers[worker].record, ret_status);
@@ -271,7 +272,7 @@ void hr_arena_stop(hr_arena *arena) {
         atomic_store(&arena->layout.header->stopped, 1); /* pairs with the loads in port.c, as C and B in ring.h */
         hr__stop_at(HR__AT_ARENA_STOPPED);
         for (uint32_t i = 0; i < arena->layout.worker_count; i++) hr__eventfd_ring(arena->peers[i].bell_fd);
-        hr__eventfd_ring(arena->bell_fd); /* for a thread that waits in hr_arena_receive */
+        hr__eventfd_ring(arena->bell_fd); /* for a thread that waits in hr__arena_receive */
     }
     pthread_mutex_unlock(&arena->lock);
 }

@@ -3,6 +3,7 @@
  * `device` uses it. */
 #include <errno.h>
 
+#include "arena.h"
 #include "base/error.h"
 #include "ledger.h"
 #include "os/os.h"
@@ -64,8 +65,8 @@ static int mark_registered(hr_arena *arena, uint32_t slot, uint64_t bytes, uint6
     /* A slot of several windows is split when it is free, and others would punch the later ones. */
     if (entry->windows > 1) return -EMLINK;
     if (arena->registered_bytes + bytes > arena->limit_bytes / REGISTERED_SHARE) return -EDQUOT;
-    extend(arena, slot, hr__min(hr__round_up(bytes, HR__COMMIT_STEP), arena->layout.window_bytes));
-    entry->registered_bytes = hr__min(entry->committed_bytes, hr__round_up(bytes, HR__COMMIT_STEP));
+    extend(arena, slot, hr__min(hr__round_up(bytes, HR_COMMIT_STEP), arena->layout.window_bytes));
+    entry->registered_bytes = hr__min(entry->committed_bytes, hr__round_up(bytes, HR_COMMIT_STEP));
     arena->registered_bytes += entry->registered_bytes;
     *ret_bytes = entry->registered_bytes;
     return 0;
@@ -109,7 +110,7 @@ static void reset_counts(hr_arena *arena) {
         .used_bytes = old.used_bytes, .held_bytes = old.held_bytes, .held_count = old.held_count};
 }
 
-int hr_arena_restart(hr_arena *arena, const struct hr_arena_options *options) {
+int hr__arena_restart(hr_arena *arena, const struct hr__arena_options *options) {
     if (arena->is_orphan || options->worker_count != arena->layout.worker_count ||
         options->prefetch_count != arena->prefetch_count)
         return hr__fail(HR_E_STATE,
@@ -121,7 +122,7 @@ int hr_arena_restart(hr_arena *arena, const struct hr_arena_options *options) {
     hr__eventfd_drain(arena->bell_fd);
     pthread_mutex_unlock(&arena->lock);
     for (uint32_t worker = 0; worker < arena->layout.worker_count; worker++) {
-        int r = hr_arena_take_back(arena, worker);
+        int r = hr__arena_take_back(arena, worker);
         if (r < 0) return r;
         drop_early(&arena->peers[worker]);
         hr__eventfd_drain(arena->peers[worker].bell_fd);

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "arena.h"
 #include "base/error.h"
 #include "ledger.h"
 #include "os/os.h"
@@ -14,13 +15,13 @@ enum {
 
 /* Returns how many bytes a worker may commit for a new batch without asking. */
 static uint64_t usual_allowance(const hr_arena *arena) {
-    uint64_t usual = hr__max(ALLOWANCE_FLOOR, 2 * hr__round_up(arena->recent_bytes, HR__COMMIT_STEP));
+    uint64_t usual = hr__max(ALLOWANCE_FLOOR, 2 * hr__round_up(arena->recent_bytes, HR_COMMIT_STEP));
     usual = hr__min(usual, arena->layout.window_bytes);
     return usual <= arena->limit_bytes / GENEROUS / arena->reserved_count ? usual : 0;
 }
 
 static uint64_t committed_for(uint64_t bytes) {
-    return hr__round_up(hr__max(bytes, 1), HR__COMMIT_STEP);
+    return hr__round_up(hr__max(bytes, 1), HR_COMMIT_STEP);
 }
 
 /* Commits the first `bytes` of a slot that the trainer has just taken. A task is not refused because other slots use
@@ -114,8 +115,8 @@ void hr__arena_reserve(hr_arena *arena, uint32_t count) {
     pthread_mutex_unlock(&arena->lock);
 }
 
-int hr_arena_grant(hr_arena *arena, uint32_t worker, uint32_t kind, uint64_t task, const void *payload,
-                   size_t payload_bytes) {
+int hr__arena_grant(hr_arena *arena, uint32_t worker, uint32_t kind, uint64_t task, const void *payload,
+                    size_t payload_bytes) {
     pthread_mutex_lock(&arena->lock);
     int r = hr__arena_check(arena, worker);
     if (r == 0) {
@@ -153,7 +154,7 @@ static void forget_worker(hr_arena *arena, struct hr__peer *peer) {
     peer->pending_bytes = 0;
 }
 
-int hr_arena_take_back(hr_arena *arena, uint32_t worker) {
+int hr__arena_take_back(hr_arena *arena, uint32_t worker) {
     pthread_mutex_lock(&arena->lock);
     int r = hr__arena_check(arena, worker), count = 0;
     if (r == 0) hr__receive_published(arena, worker);

@@ -11,7 +11,7 @@
 #include "ring.h"
 
 static uint64_t window_align(uint64_t window_bytes) {
-    return window_bytes < HR__WINDOW_ALIGN ? HR__COMMIT_STEP : HR__WINDOW_ALIGN;
+    return window_bytes < HR_WINDOW_STEP ? HR_COMMIT_STEP : HR_WINDOW_STEP;
 }
 
 /* Computes all offsets; no other code does. The counts are in range. */

@@ -36,9 +36,7 @@
 enum {
     HR__ABI_VERSION = 5,
     HR__HEADER_ROOM = 4096,
-    HR__WINDOW_ALIGN = 2 << 20, /* windows are multiples of this, or, if a limit on file sizes is too small for it, */
-    HR__COMMIT_STEP = 64 << 10, /* smaller than this and multiples of that */
-    HR__BATCH_KIND = 0,         /* tasks of this kind make batches (HR_TASK_MAKE): their times are shown */
+    HR__BATCH_KIND = 0, /* tasks of this kind make batches (HR_TASK_MAKE): their times are shown */
 };
 
 struct hr__header {

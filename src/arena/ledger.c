@@ -112,7 +112,7 @@ void hr__ledger_give(hr_arena *arena, uint32_t slot) {
     struct hr__entry *entry = &arena->entries[slot];
     if (entry->has_holes) hr__ledger_trim(arena, slot, 0);
     if (entry->windows > 1) hr__ledger_trim(arena, slot, hr__min(entry->committed_bytes, arena->layout.window_bytes));
-    uint64_t enough = hr__max(TRIM_FLOOR, hr__round_up(arena->recent_bytes, HR__COMMIT_STEP));
+    uint64_t enough = hr__max(TRIM_FLOOR, hr__round_up(arena->recent_bytes, HR_COMMIT_STEP));
     if (entry->committed_bytes / TRIM_FACTOR > enough) hr__ledger_trim(arena, slot, enough);
 
     for (uint32_t i = entry->windows; i-- > 1;) {

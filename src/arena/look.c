@@ -239,7 +239,7 @@ int hr_arena_look(int fd, struct hr_arena_look *ret_look, struct hr_worker_look 
     return r;
 }
 
-static int glance(const struct file *file, uint32_t worker, struct hr_glance *ret_glance) {
+static int glance(const struct file *file, uint32_t worker, struct hr__glance *ret_glance) {
     struct hr__worker record;
     struct hr_worker_status status;
     _Atomic uint64_t index;
@@ -249,12 +249,12 @@ static int glance(const struct file *file, uint32_t worker, struct hr_glance *re
     if (r == 0) r = read_part(file, sight_at + offsetof(struct hr__sight, index), &index, sizeof index);
     if (r < 0) return r;
     hr__layout_read_status(&record, &status);
-    *ret_glance = (struct hr_glance){
+    *ret_glance = (struct hr__glance){
         .phase = status.phase, .task = status.task, .sample = status.sample, .index = load(&index) - 1};
     return 0;
 }
 
-int hr_arena_glance(int fd, struct hr_glance *ret_glances, uint32_t room) {
+int hr__arena_glance(int fd, struct hr__glance *ret_glances, uint32_t room) {
     struct file file;
     int r = open_file(fd, &file);
     for (uint32_t i = 0; r == 0 && i < file.shown->worker_count && i < room; i++) r = glance(&file, i, &ret_glances[i]);
@@ -288,7 +288,7 @@ static int read_batch(const struct file *file, uint64_t sight_at, uint64_t numbe
     return memcmp(first, second, sizeof first) == 0 && take_batch(&batch, number, ret_batch);
 }
 
-int hr_arena_look_batches(int fd, uint32_t worker, uint64_t after, struct hr_batch_look *ret_batches, uint32_t room) {
+int hr__arena_look_batches(int fd, uint32_t worker, uint64_t after, struct hr_batch_look *ret_batches, uint32_t room) {
     struct file file;
     struct hr__sight head;
     int r = open_file(fd, &file), count = 0;

@@ -161,7 +161,7 @@ void hr_port_enter(hr_port *port, enum hr_phase phase) {
     hr__stop_at(HR__AT_PORT_PHASE_NS);
     atomic_store_explicit(&record->phase_since_ns, (uint64_t)now_ns, memory_order_relaxed);
     atomic_store_explicit(&record->phase, (uint32_t)phase,
-                          memory_order_release); /* pairs with hr_arena_worker_status */
+                          memory_order_release); /* pairs with hr__arena_worker_status */
     port->phase_since_ns = now_ns;
     if (phase == HR_PHASE_COLLATE) hr__timing_collate(&port->timing);
     hr__stop_at(HR__AT_PORT_PHASE);
@@ -336,7 +336,7 @@ static int ask(hr_port *port, uint64_t bytes) {
 static int commit(hr_port *port, uint64_t bytes) {
     struct hr__slot *slot = hr__layout_slot(&port->layout, port->grant.slot);
     uint64_t has = atomic_load_explicit(&slot->committed_bytes, memory_order_relaxed);
-    uint64_t target = hr__min(hr__round_up(bytes, HR__COMMIT_STEP), port->grant.allowance);
+    uint64_t target = hr__min(hr__round_up(bytes, HR_COMMIT_STEP), port->grant.allowance);
     if (target <= has) return 0;
     int r = check_descriptors(port);
     if (r < 0) return r;

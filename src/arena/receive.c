@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 
+#include "arena.h"
 #include "base/error.h"
 #include "ledger.h"
 #include "os/os.h"
@@ -294,7 +295,7 @@ void hr__show_counts(const hr_arena *arena) {
     hr__stop_at(HR__AT_ARENA_SHOWN);
 }
 
-int hr_arena_receive(hr_arena *arena, uint32_t worker, int64_t deadline_ns, struct hr_delivery **ret_delivery) {
+int hr__arena_receive(hr_arena *arena, uint32_t worker, int64_t deadline_ns, struct hr_delivery **ret_delivery) {
     struct hr__held *held = NULL;
     pthread_mutex_lock(&arena->lock);
     int r = hr__arena_check(arena, worker == HR_ANY_WORKER ? 0 : worker);

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "board.h"
+#include "look.h"
 
 /* Finds the facts of the newest epoch of an entry. */
 static bool newest_facts(const struct hr__shared_entry *entry, uint64_t *ret_number, struct hr_board_facts *ret_facts) {
@@ -23,23 +24,23 @@ static bool newest_facts(const struct hr__shared_entry *entry, uint64_t *ret_num
     return is_found;
 }
 
-static bool see(const struct hr__shared_entry *entry, uint32_t page, struct hr_board_position *ret_position) {
+static bool see(const struct hr__shared_entry *entry, uint32_t page, struct hr__board_position *ret_position) {
     uint64_t number = 0, key = atomic_load(&entry->key), steps = 0, end = 0;
     struct hr_board_facts facts = {.epoch = -1};
     if (!key || !newest_facts(entry, &number, &facts)) return false;
     uint64_t tag = hr__board_tag(number);
     bool is_at_end = hr__board_steps_of(atomic_load(&entry->end), tag, &end);
     if (!hr__board_steps_of(atomic_load(&entry->progress), tag, &steps)) steps = 0;
-    *ret_position = (struct hr_board_position){.page = page,
-                                               .rank = hr__board_rank_of(entry),
-                                               .loader = key,
-                                               .epoch = facts.epoch,
-                                               .steps = is_at_end ? end : steps,
-                                               .is_at_end = is_at_end};
+    *ret_position = (struct hr__board_position){.page = page,
+                                                .rank = hr__board_rank_of(entry),
+                                                .loader = key,
+                                                .epoch = facts.epoch,
+                                                .steps = is_at_end ? end : steps,
+                                                .is_at_end = is_at_end};
     return true;
 }
 
-static int look_at_page(const struct hr__shared_page *shared, uint32_t page, struct hr_board_position *ret_positions,
+static int look_at_page(const struct hr__shared_page *shared, uint32_t page, struct hr__board_position *ret_positions,
                         uint32_t room) {
     uint32_t count = 0;
     for (int i = 0; i < HR_BOARD_MAX_ENTRIES && count < room; i++)
@@ -62,7 +63,7 @@ static int read_board(hr_board *board) {
     return hr__read_at(board->fd, 0, board->memory, board->bytes);
 }
 
-int hr_board_look(int fd, struct hr_board_position *ret_positions, uint32_t room) {
+int hr__board_look(int fd, struct hr__board_position *ret_positions, uint32_t room) {
     hr_board board = {.fd = fd};
     int r = read_board(&board), count = 0;
     if (r < 0) hr__fail_more(r, "board: cannot be read: %s", hr_error_text(r));

@@ -415,7 +415,7 @@ static int read_sums(const hr_cached *cached, uint64_t count, uint64_t **ret_sum
 static int verify_samples(const hr_cached *cached) {
     hr_samples *samples = NULL;
     int r = hr_samples_open(cached, &samples);
-    if (r == 0) r = hr_samples_verify(samples);
+    if (r == 0) r = hr__samples_verify(samples);
     hr_samples_close(samples);
     return r;
 }

@@ -521,7 +521,7 @@ void hr_samples_count_alone(hr_samples *samples) {
     atomic_fetch_add(&samples->head->made_alone, 1);
 }
 
-int hr_samples_verify(hr_samples *samples) {
+int hr__samples_verify(hr_samples *samples) {
     for (uint64_t i = 0; i < samples->head->count; i++) {
         struct hr_sample sample = {.index = i};
         uint64_t word = atomic_load(&samples->entries[i].word);

@@ -102,4 +102,7 @@ int hr__samples_place(hr_samples *samples, uint64_t bytes, uint64_t *ret_place);
 void hr__samples_release_extent(hr_samples *samples);
 bool hr__samples_maker_lives(const hr_samples *samples, uint64_t maker);
 
+/* Compares each sample that is there with its checksum. HR_E_CORRUPT names the first that differs. */
+int hr__samples_verify(hr_samples *samples);
+
 #endif

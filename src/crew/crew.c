@@ -7,8 +7,10 @@
 #include <headrace/face/arena.h>
 #include <headrace/face/crew.h>
 
+#include "arena/arena.h"
 #include "base/base.h"
 #include "base/error.h"
+#include "crew.h"
 #include "diagnostics.h"
 #include "os/os.h"
 
@@ -34,7 +36,7 @@ struct hr_crew {
     bool *ready;
 };
 
-int hr_crew_open(hr_arena *arena, uint32_t worker_count, hr_crew **ret_crew) {
+int hr__crew_open(hr_arena *arena, uint32_t worker_count, hr_crew **ret_crew) {
     hr_crew *crew = calloc(1, sizeof *crew);
     if (crew) {
         crew->arena = arena;
@@ -44,7 +46,7 @@ int hr_crew_open(hr_arena *arena, uint32_t worker_count, hr_crew **ret_crew) {
         crew->ready = calloc(worker_count, sizeof *crew->ready);
     }
     if (!crew || !crew->entries || !crew->fds || !crew->ready) {
-        hr_crew_close(crew);
+        hr__crew_close(crew);
         return hr__fail(-ENOMEM, "crew: no memory for %u workers", worker_count);
     }
     crew->count = worker_count;
@@ -55,12 +57,12 @@ int hr_crew_open(hr_arena *arena, uint32_t worker_count, hr_crew **ret_crew) {
 
 static void forget(hr_crew *crew, uint32_t worker) {
     struct entry *entry = &crew->entries[worker];
-    hr_arena_watch(crew->arena, worker, -1);
+    hr__arena_watch(crew->arena, worker, -1);
     hr__close(&entry->watched);
     entry->pidfd = -1;
 }
 
-hr_crew *hr_crew_close(hr_crew *crew) {
+hr_crew *hr__crew_close(hr_crew *crew) {
     if (!crew) return NULL;
     for (uint32_t i = 0; i < crew->count; i++) {
         forget(crew, i);
@@ -107,7 +109,7 @@ int hr_crew_open_worker_fds(hr_crew *crew, uint32_t worker, struct hr_worker_fds
     struct entry *entry;
     struct hr_worker_fds fds;
     int r = find(crew, worker, &entry);
-    if (r == 0) r = hr_arena_open_worker_fds(crew->arena, worker, &fds);
+    if (r == 0) r = hr__arena_open_worker_fds(crew->arena, worker, &fds);
     if (r < 0) return r;
     r = hr__diagnostics_open(&entry->diagnostics, &fds.diagnostics_fd);
     hr__stop_at(HR__AT_CREW_WORKER_FDS);
@@ -143,7 +145,7 @@ int hr_crew_adopt(hr_crew *crew, uint32_t worker, int pid, int sentinel_fd) {
     entry->oom_kills = hr__oom_kill_count();
     entry->rss_bytes = entry->noted_rss_bytes = 0;
     hr__stop_at(HR__AT_CREW_ADOPTED);
-    r = hr_arena_watch(crew->arena, worker, entry->watched);
+    r = hr__arena_watch(crew->arena, worker, entry->watched);
     return r == 0 && is_restart ? hr_arena_count(crew->arena, 1, 0) : r;
 }
 
@@ -187,10 +189,10 @@ int hr_crew_fork(hr_crew *crew, uint32_t worker, hr_work *work, void *context) {
     return 0;
 }
 
-int hr_crew_expect_end(hr_crew *crew, uint32_t worker) {
+int hr__crew_expect_end(hr_crew *crew, uint32_t worker) {
     struct entry *entry;
     int r = find(crew, worker, &entry);
-    return r < 0 ? r : hr_arena_watch(crew->arena, worker, -1);
+    return r < 0 ? r : hr__arena_watch(crew->arena, worker, -1);
 }
 
 int hr_worker_ignore_others(int trainer) {
@@ -251,7 +253,7 @@ int hr_crew_look(hr_crew *crew, uint32_t worker, struct hr_worker_report *ret_re
     report.oom_kills = oom_kills != UINT64_MAX && oom_kills > entry->oom_kills ? oom_kills - entry->oom_kills : 0;
     /* The status is read after the process, so that the status of a dead worker is its last one, and that of a live
      * worker is not older than its state. */
-    r = hr_arena_worker_status(crew->arena, worker, &report.status);
+    r = hr__arena_worker_status(crew->arena, worker, &report.status);
     if (r < 0) return r;
     add_memory(entry, &report);
     *ret_report = report;
@@ -288,7 +290,7 @@ int hr_crew_signal(hr_crew *crew, uint32_t worker, int signal) {
     return r < 0 ? hr__fail(r, "crew: cannot send signal %d to worker %u: %s", signal, worker, hr_error_text(r)) : 0;
 }
 
-int hr_crew_wait(hr_crew *crew, uint32_t worker, int64_t deadline_ns) {
+int hr__crew_wait(hr_crew *crew, uint32_t worker, int64_t deadline_ns) {
     struct entry *entry;
     bool ready;
     int r = find(crew, worker, &entry);
@@ -329,7 +331,7 @@ int hr_crew_stop(hr_crew *crew, int64_t timeout_ns) {
     int64_t start_ns = hr__now_ns();
     if (timeout_ns > HR_NO_DEADLINE - start_ns) timeout_ns = HR_NO_DEADLINE - start_ns;
     int64_t part_ns = timeout_ns / PARTS;
-    for (uint32_t i = 0; i < crew->count; i++) hr_arena_watch(crew->arena, i, -1);
+    for (uint32_t i = 0; i < crew->count; i++) hr__arena_watch(crew->arena, i, -1);
     hr_arena_stop(crew->arena);
     hr__stop_at(HR__AT_CREW_STOPPED);
     int running = wait_all(crew, start_ns + TERM_AT * part_ns);

@@ -126,7 +126,7 @@ struct hr__frozen_header {
     uint64_t reserved[16];
     uint64_t checksum; /* checksum of all bytes before it */
 };
-_Static_assert(sizeof(struct hr__frozen_header) == 256, "frozen data layout");
+_Static_assert(sizeof(struct hr__frozen_header) == HR_FROZEN_HEADER_BYTES, "frozen data layout");
 
 struct hr__texts_node {
     uint64_t count, bytes;

@@ -7,6 +7,7 @@
 #include "base/base.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "board/look.h"
 #include "lines.h"
 #include "os/os.h"
 #include "page.h"
@@ -267,9 +268,9 @@ int hr__watch_open(struct hr__attempt *attempt);
 void hr__watch_close(struct hr__attempt *attempt);
 int64_t hr__watch_tick(struct hr__attempt *attempt, int64_t now_ns); /* returns when to call it again */
 void hr__watch_output(struct hr__attempt *attempt);                  /* a rank wrote something */
-struct hr_board_position;
+struct hr__board_position;
 /* Returns how far a rank is, as the board showed it last; NULL: not known. */
-const struct hr_board_position *hr__watch_position(const struct hr__attempt *attempt, const struct hr__rank *rank);
+const struct hr__board_position *hr__watch_position(const struct hr__attempt *attempt, const struct hr__rank *rank);
 
 /* ---- stacks.c ---- */
 

@@ -8,6 +8,7 @@
 #include <headrace/look.h>
 
 #include "board/board.h"
+#include "board/look.h"
 #include "launch.h"
 
 /* ---- JSON ---- */
@@ -66,7 +67,7 @@ static const char *name_reason(const struct hr__attempt *attempt) {
 
 static void add_rank(struct hr__text *to, const struct hr__attempt *attempt, const struct hr__rank *rank) {
     struct hr__text text = {0}, how = {0}, tail = {0};
-    const struct hr_board_position *position = hr__watch_position(attempt, rank);
+    const struct hr__board_position *position = hr__watch_position(attempt, rank);
     hr__page_text(rank, &text);
     hr__describe_end(attempt, rank, &how);
     hr__tail_write(&rank->tail, "", HR__TAIL_LINES, &tail);

@@ -7,6 +7,7 @@
 #include <headrace/look.h>
 
 #include "board/board.h"
+#include "board/look.h"
 #include "launch.h"
 
 /*
@@ -22,7 +23,7 @@ struct hr__watch {
     int64_t next_ns;
     int64_t active_ns; /* time of the last step or output of any rank */
     bool is_stall_noted;
-    struct hr_board_position *positions; /* of the last look */
+    struct hr__board_position *positions; /* of the last look */
     uint32_t count, room;
     uint64_t progress; /* a number that changes with each step */
 };
@@ -79,7 +80,7 @@ void hr__watch_output(struct hr__attempt *attempt) {
 
 static void look_at_board(struct hr__attempt *attempt, int64_t now_ns) {
     struct hr__watch *watch = attempt->watch;
-    int count = watch->room ? hr_board_look(attempt->board_fd, watch->positions, watch->room) : 0;
+    int count = watch->room ? hr__board_look(attempt->board_fd, watch->positions, watch->room) : 0;
     watch->count = count > 0 ? (uint32_t)count : 0;
     uint64_t progress = watch->count;
     for (uint32_t i = 0; i < watch->count; i++)
@@ -90,15 +91,15 @@ static void look_at_board(struct hr__attempt *attempt, int64_t now_ns) {
 }
 
 /* Returns true if `a` is further than `b`. */
-static bool is_further(const struct hr_board_position *a, const struct hr_board_position *b) {
+static bool is_further(const struct hr__board_position *a, const struct hr__board_position *b) {
     return a->epoch == b->epoch ? a->steps > b->steps : a->epoch > b->epoch;
 }
 
-const struct hr_board_position *hr__watch_position(const struct hr__attempt *attempt, const struct hr__rank *rank) {
+const struct hr__board_position *hr__watch_position(const struct hr__attempt *attempt, const struct hr__rank *rank) {
     const struct hr__watch *watch = attempt->watch;
-    const struct hr_board_position *best = NULL;
+    const struct hr__board_position *best = NULL;
     for (uint32_t i = 0; i < watch->count; i++) {
-        const struct hr_board_position *position = &watch->positions[i];
+        const struct hr__board_position *position = &watch->positions[i];
         if (position->rank == rank->global && (!best || is_further(position, best))) best = position;
     }
     return best;
@@ -185,7 +186,7 @@ static void watch_exits(struct hr__attempt *attempt, int64_t now_ns) {
 /* ---- ranks that make no step ---- */
 
 static void describe_rank(const struct hr__attempt *attempt, const struct hr__rank *rank, struct hr__text *to) {
-    const struct hr_board_position *position = hr__watch_position(attempt, rank);
+    const struct hr__board_position *position = hr__watch_position(attempt, rank);
     hr__text_addf(to, "  %s: ", rank->name);
     if (rank->has_ended) {
         hr__describe_end(attempt, rank, to);
@@ -232,10 +233,10 @@ static const struct hr__rank *find_elsewhere(const struct hr__attempt *attempt) 
  */
 static const struct hr__rank *find_behind(const struct hr__attempt *attempt) {
     const struct hr__rank *found = NULL;
-    const struct hr_board_position *last = NULL;
+    const struct hr__board_position *last = NULL;
     hr__each_rank (rank, attempt) {
         if (rank->has_ended) continue;
-        const struct hr_board_position *position = hr__watch_position(attempt, rank);
+        const struct hr__board_position *position = hr__watch_position(attempt, rank);
         if (!position || (last && position->loader != last->loader)) return NULL;
         if (last && is_further(position, last)) continue;
         found = !last || is_further(last, position) ? rank : NULL;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Distributes tasks to workers, and keeps the order. */
 #include "loader.h"
+#include "arena/arena.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 #include "arena/ledger.h"
 #include "base/base.h"
 #include "base/error.h"
+#include "crew/crew.h"
 #include "os/os.h"
 
 enum { SPARE_GRANTS = 2 /* per worker: the announcement of the epoch and the last task */ };
@@ -34,7 +36,7 @@ int hr_loader_open_in(const struct hr_loader_options *options, hr_arena *arena, 
         return r;
     }
     uint64_t most = (uint64_t)options->worker_count * options->prefetch_factor;
-    struct hr_arena_options arena_options = {
+    struct hr__arena_options arena_options = {
         .worker_count = options->worker_count,
         .prefetch_count = (uint32_t)hr__min(most + SPARE_GRANTS * (uint64_t)options->worker_count, UINT32_MAX),
         .limit_bytes = options->limit_bytes};
@@ -44,7 +46,7 @@ int hr_loader_open_in(const struct hr_loader_options *options, hr_arena *arena, 
         return hr__fail(-ENOMEM, "loader: no memory");
     }
     loader->arena = arena;
-    r = arena ? hr_arena_restart(arena, &arena_options) : hr_arena_open(&arena_options, &loader->arena);
+    r = arena ? hr__arena_restart(arena, &arena_options) : hr__arena_open(&arena_options, &loader->arena);
     if (r < 0) {
         hr_loader_close(loader);
         return r;
@@ -63,7 +65,7 @@ int hr_loader_open_in(const struct hr_loader_options *options, hr_arena *arena, 
         return hr__fail(-ENOMEM, "loader: no memory");
     }
     for (uint64_t i = 0; i < most; i++) hr__outstanding_release(loader, &loader->outstanding_tasks[i]);
-    r = hr_crew_open(loader->arena, loader->worker_count, &loader->crew);
+    r = hr__crew_open(loader->arena, loader->worker_count, &loader->crew);
     if (r < 0) {
         hr_loader_close(loader);
         return r;
@@ -74,7 +76,7 @@ int hr_loader_open_in(const struct hr_loader_options *options, hr_arena *arena, 
 
 hr_loader *hr_loader_close(hr_loader *loader) {
     if (!loader) return NULL;
-    hr_crew_close(loader->crew);
+    hr__crew_close(loader->crew);
     hr_arena_close(loader->arena);
     for (uint32_t i = 0; loader->outstanding_tasks && i < loader->most_outstanding; i++)
         free(loader->outstanding_tasks[i].payload);
@@ -88,7 +90,7 @@ hr_loader *hr_loader_close(hr_loader *loader) {
 hr_arena *hr_loader_detach(hr_loader *loader) {
     hr_arena *arena = loader->arena;
     hr_arena_stop(arena);
-    loader->crew = hr_crew_close(loader->crew);
+    loader->crew = hr__crew_close(loader->crew);
     loader->arena = NULL;
     hr_loader_close(loader);
     return arena;
@@ -106,13 +108,13 @@ hr_crew *hr_loader_crew(hr_loader *loader) {
  * not count as a death. */
 static int receive_from(hr_loader *loader, uint32_t worker, int64_t deadline_ns, struct hr_delivery **ret_delivery) {
     for (;;) {
-        int r = hr_arena_receive(loader->arena, worker, deadline_ns, ret_delivery);
+        int r = hr__arena_receive(loader->arena, worker, deadline_ns, ret_delivery);
         if (r != HR_E_WORKER_DIED) return r;
         uint32_t dead = hr_arena_dead_worker(loader->arena);
         if (!loader->peers[dead].is_dismissed) return r;
         int taken = hr__loader_take_back(loader, dead);
         if (taken < 0 || loader->peers[dead].lost_count) return taken < 0 ? taken : r;
-        hr_crew_expect_end(loader->crew, dead);
+        hr__crew_expect_end(loader->crew, dead);
     }
 }
 
@@ -138,7 +140,7 @@ static int drain(hr_loader *loader, int64_t deadline_ns) {
 static int announce(hr_loader *loader, const void *payload, size_t payload_bytes) {
     for (uint32_t *i = &loader->announced_count; *i < loader->expected_count; ++*i) {
         if (loader->peers[*i].is_dismissed) continue;
-        int r = hr_arena_grant(loader->arena, *i, HR_TASK_EPOCH, loader->epoch, payload, payload_bytes);
+        int r = hr__arena_grant(loader->arena, *i, HR_TASK_EPOCH, loader->epoch, payload, payload_bytes);
         if (r < 0) return r;
         loader->peers[*i].unanswered_count++;
         hr__stop_at(HR__AT_LOADER_ANNOUNCED);
@@ -240,7 +242,7 @@ int hr_loader_submit(hr_loader *loader, const void *payload, size_t payload_byte
     struct hr__loader_peer *peer = &loader->peers[worker];
     r = hr__outstanding_keep(loader, peer, payload, payload_bytes);
     if (r < 0) return r;
-    r = hr_arena_grant(loader->arena, worker, HR_TASK_MAKE, loader->submitted, payload, payload_bytes);
+    r = hr__arena_grant(loader->arena, worker, HR_TASK_MAKE, loader->submitted, payload, payload_bytes);
     if (r < 0) {
         hr__outstanding_drop_last(loader, peer);
         return hr__fail_more(r, "loader: task %llu", (unsigned long long)loader->submitted);
@@ -302,7 +304,7 @@ int hr_loader_has_data(const hr_loader *loader, uint32_t worker) {
 }
 
 int hr__loader_grant_last(hr_loader *loader, uint32_t worker) {
-    int r = hr_arena_grant(loader->arena, worker, HR_TASK_STOP, UINT64_MAX, NULL, 0);
+    int r = hr__arena_grant(loader->arena, worker, HR_TASK_STOP, UINT64_MAX, NULL, 0);
     if (r < 0) return r;
     loader->peers[worker].is_dismissed = loader->peers[worker].has_last_task = true;
     hr__stop_at(HR__AT_LOADER_DISMISSED);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "arena/arena.h"
 #include "loader.h"
 
 #include <errno.h>
@@ -13,7 +14,7 @@ int hr__loader_nothing_outstanding(void) {
 }
 
 int hr__loader_take_back(hr_loader *loader, uint32_t worker) {
-    int count = hr_arena_take_back(loader->arena, worker);
+    int count = hr__arena_take_back(loader->arena, worker);
     if (count < 0) return count;
     struct hr__loader_peer *peer = &loader->peers[worker];
     peer->lost_count += (uint32_t)count - peer->has_last_task;
@@ -28,8 +29,8 @@ static int grant_again(hr_loader *loader, uint32_t worker) {
     const struct hr__outstanding *outstanding = peer->first;
     for (uint32_t i = peer->lost_count; i < peer->undelivered_count; i++) outstanding = outstanding->next;
     for (; outstanding; outstanding = outstanding->next) {
-        int r = hr_arena_grant(loader->arena, worker, HR_TASK_MAKE, outstanding->task, outstanding->payload,
-                               outstanding->payload_bytes);
+        int r = hr__arena_grant(loader->arena, worker, HR_TASK_MAKE, outstanding->task, outstanding->payload,
+                                outstanding->payload_bytes);
         if (r < 0) return hr__fail_more(r, "loader: task %llu, made again", (unsigned long long)outstanding->task);
         peer->lost_count--;
         hr__stop_at(HR__AT_LOADER_GRANTED_AGAIN);

@@ -9,6 +9,7 @@
 #include <headrace/error.h>
 #include <headrace/version.h>
 
+#include "arena/look.h"
 #include "base/alloc.h"
 #include "base/base.h"
 #include "base/error.h"
@@ -260,7 +261,7 @@ static int record_loader(hr_recorder *recorder, int pid, int fd, struct hr__memo
 static int write_batches(struct hr__recorded *loader, uint32_t worker) {
     struct hr_batch_look looks[BATCHES_MOST];
     struct hr_record_batch batches[BATCHES_MOST];
-    int count = hr_arena_look_batches(loader->fd, worker, loader->batches_seen[worker], looks, BATCHES_MOST);
+    int count = hr__arena_look_batches(loader->fd, worker, loader->batches_seen[worker], looks, BATCHES_MOST);
     for (int i = 0; i < count; i++) {
         batches[i] = (struct hr_record_batch){.worker = worker, .look = looks[i]};
         hr__slowest_offer_batch(loader, &batches[i]);
@@ -418,11 +419,11 @@ int hr_recorder_look(hr_recorder *recorder) {
 }
 
 void hr_recorder_glance(hr_recorder *recorder) {
-    struct hr_glance glances[HR_ARENA_MAX_WORKERS];
+    struct hr__glance glances[HR_ARENA_MAX_WORKERS];
     for (uint32_t i = 0; i < recorder->count; i++) {
         struct hr__recorded *loader = recorder->loaders[i];
         if (loader->fd < 0) continue;
-        int count = hr_arena_glance(loader->fd, glances, loader->writer.worker_count);
+        int count = hr__arena_glance(loader->fd, glances, loader->writer.worker_count);
         int64_t now_ns = hr__now_ns();
         for (int k = 0; k < count && k < (int)loader->writer.worker_count; k++)
             hr__slowest_glance(loader, (uint32_t)k, &glances[k], now_ns);

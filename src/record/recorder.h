@@ -4,6 +4,7 @@
 
 #include <headrace/face/recorder.h>
 
+#include "arena/look.h"
 #include "os/os.h"
 #include "writer.h"
 
@@ -102,7 +103,7 @@ int hr__rows_end(struct hr__recorded *loader);
 
 void hr__slowest_offer_batch(struct hr__recorded *loader, const struct hr_record_batch *batch);
 /* Notes what a worker reads now; NULL: nothing. */
-void hr__slowest_glance(struct hr__recorded *loader, uint32_t worker, const struct hr_glance *glance, int64_t now_ns);
+void hr__slowest_glance(struct hr__recorded *loader, uint32_t worker, const struct hr__glance *glance, int64_t now_ns);
 /* Writes the hour, if it is over, and what goes on. */
 int hr__slowest_write(struct hr__recorded *loader, int64_t now_ns);
 

@@ -2,6 +2,7 @@
 /* Times of samples in a recording: histograms by hour, and the slowest ones. The recorder calls it. */
 #include <string.h>
 
+#include "arena/look.h"
 #include "base/base.h"
 #include "recorder.h"
 
@@ -76,7 +77,7 @@ static void offer_reading(struct hr__recorded *loader, uint32_t worker, const st
 }
 
 /* A sample that two glances see takes so long at least. */
-void hr__slowest_glance(struct hr__recorded *loader, uint32_t worker, const struct hr_glance *glance, int64_t now_ns) {
+void hr__slowest_glance(struct hr__recorded *loader, uint32_t worker, const struct hr__glance *glance, int64_t now_ns) {
     struct hr__reading *reading = &loader->readings[worker];
     bool reads = glance && glance->phase == HR_PHASE_FETCH && glance->index != HR_NO_SAMPLE;
     bool is_same_one = reads && reading->first_ns && reading->task == glance->task &&

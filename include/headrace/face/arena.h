@@ -9,6 +9,10 @@
 extern "C" {
 #endif
 
+/* Windows of slots are multiples of the first number, or, if a limit on file sizes is too small for that, smaller than
+ * it and multiples of the second one, in which memory is committed. */
+enum { HR_WINDOW_STEP = 2 << 20, HR_COMMIT_STEP = 64 << 10 };
+
 /* Has process `pid` killed when the trainer dies (at once if it has died). hr_port_open does the same; this function is
  * for a process that has the descriptors but opens its port much later, because it imports modules first. The trainer
  * or the process calls it. -ESRCH; another negative errno if the system refuses. */
@@ -30,7 +34,7 @@ HR_API void hr_port_note_last(hr_port *port, uint64_t sample);
  * that moment. So registered bytes keep their pages and stay mapped until hr_arena_unregister, also when the arena is
  * closed.
  *
- * If such batches or registered memory stand in the way of others, hr_arena_receive returns, once until it has
+ * If such batches or registered memory stand in the way of others, hr_loader_next returns, once until it has
  * delivered something: -EBUSY: end the copies, release their leases, and call again; -ENOBUFS: also unregister the
  * slots, because memory has run out. */
 

@@ -397,7 +397,11 @@ class NamedCache:
         """Returns what is known of an object, with the processes that have it. Raises KeyError."""
         cache, text = _existing(name, root), opening.check_version(version)
         for found in cache.entries():
-            if found["name"] == opening.check_name(name) and found["version"] == text and found["state"] != 4:
+            if (
+                found["name"] == opening.check_name(name)
+                and found["version"] == text
+                and found["state"] != _core.CACHE_REMOVED
+            ):
                 claims = tuple(
                     Claim(pid, command, since / _NS, is_visible)
                     for pid, is_visible, since, command in cache.claims(found["id"])

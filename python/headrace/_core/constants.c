@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "exchange/encode.h"
+#include "exchange/exchange.h"
 #include "inspect/walk.h"
+#include "record/record.h"
 
 /* The numbers of C that Python needs, as constants of the module. module.c adds them. */
 
@@ -13,12 +15,19 @@ static const struct {
     const char *name;
     long value;
 } constants[] = {
+    INNER(SUBMIT_DRAW),
+    INNER(SUBMIT_SEND),
     PUBLIC(STATUS_BATCH),
     PUBLIC(STATUS_ERROR),
     PUBLIC(STATUS_END),
     PUBLIC(STATUS_SKIPPED),
     PUBLIC(STATUS_TOO_BIG),
     {"STATUS_NOTED", HR_STATUS_USER},
+    PUBLIC(WINDOW_STEP),
+    PUBLIC(COMMIT_STEP),
+    PUBLIC(LOOK_BUCKETS),
+    {"NO_SAMPLE", (long)HR_NO_SAMPLE}, /* -1 */
+    {"NO_STEP", CORE_NO_STEP},
     PUBLIC(TASK_EPOCH),
     PUBLIC(TASK_STOP),
     PUBLIC(FLAVOR_TENSOR),
@@ -42,6 +51,7 @@ static const struct {
     PUBLIC(SAMPLES_WRONG),
     PUBLIC(SAMPLES_LEAST_BYTES),
     PUBLIC(FROZEN_MAX_FIELDS),
+    PUBLIC(FROZEN_HEADER_BYTES),
     PUBLIC(MIXTURE_FIRST),
     PUBLIC(MIXTURE_ALL),
     PUBLIC(MIXTURE_LENGTH),

@@ -5,102 +5,78 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-from headrace import _core, _options
-from headrace._loader.trainer import in_process, shown
+from headrace._loader.both.in_process import InProcess, drawn_of
+from headrace._numpy.as_any import AsAnyLoader
 from headrace._numpy.batch_maker import Fetcher
-from headrace._samples import draw, prepared
-from headrace._samples.rows import Gatherer
-from headrace.sampling._watch import EpochIterator
-
-if TYPE_CHECKING:
-    from headrace._numpy.loader import Loader
+from headrace._numpy.collate import default_collate
+from headrace._samples import prepared
+from headrace.sampling._epoch import Epoch
+from headrace.sampling._watch import Watch
 
 
-class InProcessIterator(EpochIterator, in_process.InProcessIterator):
-    """Iterates over one epoch of a Loader with num_workers=0. was_drawn: is called after the first indices of a
-    map-style dataset were drawn. was_made: is called after each batch. count_draws: see refill.wrap_of."""
+class InProcessIterator(InProcess):
+    """Iterates over one epoch of a Loader with num_workers=0. epoch: None for an iterable dataset. watch: compares it
+    with that of other ranks. was_made: is called after each batch."""
 
-    is_over = False
     was_made: Callable[[Any], None] | None = None
 
     def __init__(
-        self,
-        loader: Loader,
-        tasks: _core.Tasks,
-        epoch: int,
-        was_drawn: Callable[[], None] | None = None,
-        count_draws: Callable[[Any], Sequence[int]] | None = None,
+        self, any_loader: AsAnyLoader, number: int, epoch: Epoch | None = None, watch: Watch | None = None
     ) -> None:
         began_ns = time.monotonic_ns()
-        settings = _options.Settings.of(_options.own_values(loader), {}, loader._is_iterable)
-        self._is_batched = loader._batched
-        self._collate = loader._batch_function() if self._is_batched else _as_is
-        if loader._is_iterable:
-            batch_size = (loader.batch_size or 0) if self._is_batched else 0
-            self._from: Any = draw.FromIterable(iter(loader.dataset), batch_size, loader.drop_last, settings, None)
-            self._fetch: Any = self._collate
-            if settings.is_per_sample:
-                self._here = in_process.InProcessEpoch(self._from.tasks, loader.seed, self._from.take_bad)
-                self._fetch = functools.partial(self._here.noting, self._collate)
+        loader, settings = any_loader.loader, any_loader.settings()
+        collate = (loader.collate_fn or default_collate) if loader._batched else _as_is
+        if epoch is None:
+            size = (loader.batch_size or 0) if loader._batched else 0
+            self._use_samples(iter(loader.dataset), size, loader.drop_last, settings, collate, loader.seed)
         else:
-            self._from = draw.FromSampler(tasks, was_drawn)
-            dataset = loader._dataset_of(settings)
+            dataset = any_loader.kept.dataset_of(any_loader, settings)
             prepared.begin(dataset, True)
-            fetcher = Fetcher(dataset, self._is_batched)
-            self._fetch = functools.partial(_fetch_and_collate, fetcher, self._collate)
-            gatherer = loader._gatherer()
-            if settings.is_per_sample:
-                samples = in_process.InProcessSamples(
-                    dataset,
-                    settings,
-                    loader.seed,
-                    epoch,
-                    self._is_batched,
-                    self._collate,
-                    tasks,
-                    loader.collate_fn,
-                    count_draws,
-                )
-                self._here, self._fetch = samples.here, samples.fetch
-            if gatherer is not None:
-                self._fetch = functools.partial(_gather, gatherer, self._fetch)
-        self._keeper = self._from.tasks
-        if self._here is not None:
-            loader._engine = self._here
-        self._show = loader._show_of()
-        self._show.page()
-        self._show.begin(epoch, began_ns)
+            self._gatherer = any_loader.gatherer()
+            self._use_indices(
+                epoch,
+                drawn_of(any_loader.kept.position, epoch, watch),
+                functools.partial(_fetch_and_collate, Fetcher(dataset, loader._batched), collate),
+                settings,
+                dataset=dataset,
+                seed=loader.seed,
+                batched=loader._batched,
+                collate_fn=collate,
+                users_collate=loader.collate_fn,
+            )
+        self._is_ready(any_loader)
+        self._begin_show(any_loader, settings, number, began_ns)
 
     def _prepare(self) -> Any:
         try:
             data = self._make(self._from, self._fetch)
         except StopIteration:
-            self.is_over = True
-            shown.end_epoch(self._show)
-            self._has_ended()
+            self._end()
             raise
         if self.was_made is not None:
             self.was_made(data)
         return data
 
+    def _fetch(self, drawn: Any) -> Any:
+        batch = None if self._gatherer is None else self._gather(drawn)
+        return self._made_by(drawn) if batch is None else batch
+
+    def _gather(self, indices: Any) -> Any:
+        """Returns the batch of these indices, or None if its rows cannot be gathered."""
+        rows = None if self._gatherer is None else self._gatherer.rows(indices)
+        if rows is None or rows.has_tensors:
+            return None
+        import numpy as np
+
+        arrays = [np.empty(shape, dtype) for shape, dtype in zip(rows.shapes, rows.dtypes, strict=True)]
+        return rows.into(tuple(arrays), 1)
+
 
 def _fetch_and_collate(fetcher: Fetcher, collate: Callable[[Any], Any], indices: Any) -> Any:
     return collate(fetcher.fetch(indices))
-
-
-def _gather(gatherer: Gatherer, fetch: Callable[[Any], Any], indices: Any) -> Any:
-    """Returns the batch of these indices. fetch: makes a batch whose rows cannot be gathered."""
-    rows = gatherer.rows(indices)
-    if rows is None or rows.has_tensors:
-        return fetch(indices)
-    import numpy as np
-
-    arrays = [np.empty(shape, dtype) for shape, dtype in zip(rows.shapes, rows.dtypes, strict=True)]
-    batch = rows.into(tuple(arrays), 1)
-    return fetch(indices) if batch is None else batch
 
 
 def _as_is(samples: Any) -> Any:

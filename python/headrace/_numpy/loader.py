@@ -8,32 +8,28 @@ import itertools
 import multiprocessing
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from headrace import _core, _options
 from headrace._base import lookup
-from headrace._base.warn import warn_user
 from headrace._loader import headspace
+from headrace._loader.both import iterable, passes, ranks
+from headrace._loader.both import state as _state
+from headrace._loader.both.beginning import Beginning, note_drawn
+from headrace._loader.both.per_loader import PerLoader
 from headrace._loader.forkserver import client, context
 from headrace._loader.start import contexts
-from headrace._loader.trainer import engine as _engine
-from headrace._loader.trainer import in_process, restart_state, shown
-from headrace._loader.trainer.iterable_epoch import IterableEpoch
-from headrace._loader.trainer.tuning import Tuning
 from headrace._loader.trainer.worker_positions import WorkerPositions
-from headrace._numpy.collate import default_collate
+from headrace._numpy.as_any import AsAnyLoader
 from headrace._numpy.in_process import InProcessIterator
 from headrace._numpy.iterator import WorkerIterator
-from headrace._numpy.position import AsPositionOwner, Position
 from headrace._options import Options
 from headrace._ranks import callers, worker_count
-from headrace._samples import rows as sample_rows
-from headrace.sampling import _state
-from headrace.sampling._epoch import Last
+from headrace.sampling._epoch import Last, core_tasks
 from headrace.sampling._epoch_indices import count_batches
 from headrace.sampling._plan import Plan
-from headrace.sampling._windows import Begun, Windows
+from headrace.sampling._windows import Windows
 
 _PRELOAD = ["numpy.random", "headrace._numpy.batch_maker"]
 
@@ -133,22 +129,15 @@ class Loader(Options):
         self.persistent_workers = persistent_workers
         self.in_order = in_order
         self._is_iterable = _options.is_iterable_only(dataset)
-        self._iterator: WorkerIterator | None = None
-        self._show: _core.Show | None = None
-        self._line = callers.line_of_caller()
-        self._has_told = False  # that its cache is left out
-        self._cached: Any = None  # the CachedSamples of the option cache
-        self._engine: _engine.Engine | in_process.InProcessEpoch | None = None  # the newest iterator has it
-        self._blame = restart_state.SampleDeaths()
-        self._tuning: Tuning | None = None
-        self._position = Position()
+        self._iterator: WorkerIterator | None = None  # the one with workers that persist
+        self._kept = PerLoader(callers.line_of_caller())
         if isinstance(batch_sampler, Plan):  # its ranks are compared
-            self._position.made_by = callers.place_of_caller()
+            self._kept.position.made_by = callers.place_of_caller()
         self._check_values()
         self._check_combination()
         if steps_per_epoch is not None:
             steps = _options.check_steps_per_epoch(steps_per_epoch, held_back, self._is_iterable)
-            self._position.windows = Windows(steps)
+            self._kept.position.windows = Windows(steps)
         self.multiprocessing_context = multiprocessing_context
         if worker_count.is_auto(num_workers) and not self._is_iterable:
             is_forked = contexts.start_method_of(self.multiprocessing_context) == "fork"
@@ -160,11 +149,11 @@ class Loader(Options):
     @property
     def epoch(self) -> int:
         """The number of the next epoch. See set_epoch."""
-        return self._position.number
+        return self._kept.position.number
 
     @epoch.setter
     def epoch(self, number: int) -> None:
-        self._position.number = number
+        self._kept.position.number = number
 
     @property
     def multiprocessing_context(self) -> Any:
@@ -230,7 +219,7 @@ class Loader(Options):
         """Sets the number of the next epoch. The order and the workers' random numbers depend on it and on `seed`.
         Passes it on to the sampler, the batch sampler and the dataset, if they have set_epoch. Raises TypeError or
         ValueError if it is not a number of an epoch."""
-        self._position.set_epoch(AsPositionOwner(self), _options.check_count("epoch", epoch))
+        self._kept.position.set_epoch(AsAnyLoader(self), _options.check_count("epoch", epoch))
 
     def state_dict(self) -> dict[str, str]:
         """Returns how far this loader is: after the batches that were delivered, or at the next epoch's beginning after
@@ -238,7 +227,7 @@ class Loader(Options):
         can be called at any time, and starts no worker.
 
         The dict has one key and a string, about 1 KiB. In order (in_order=True) it is the same on each rank."""
-        return _state.encode(self._position.state(self))
+        return _state.state_dict(AsAnyLoader(self))
 
     def load_state_dict(self, state: Any) -> None:
         """Lets the next iter() of this loader continue where the state was taken, with any number of workers. With
@@ -247,8 +236,7 @@ class Loader(Options):
 
         Raises TypeError and ValueError (StateError) for a state that is damaged, newer, of another library or of
         another dataset, and then changes nothing."""
-        self._position.load(self, state, self._is_seed_given)
-        self._end_workers()
+        _state.load(AsAnyLoader(self), state)
 
     def _end_workers(self) -> None:
         if self._iterator is not None:
@@ -257,7 +245,7 @@ class Loader(Options):
 
     def skip(self, steps: int) -> None:
         """Lets the next iter() begin `steps` batches later, without making them. Raises TypeError and ValueError."""
-        self._position.skip(AsPositionOwner(self), _options.check_count("steps", steps))
+        self._kept.position.skip(AsAnyLoader(self), _options.check_count("steps", steps))
 
     @property
     def last(self) -> Last | None:
@@ -266,20 +254,21 @@ class Loader(Options):
         `global_count` (samples of this step on all ranks, without those; None if the order is not known)."""
         import numpy as np
 
-        found = self._position.last()
+        found = self._kept.position.last()
         return None if found is None else found._replace(weights=np.array(found.weights, np.float32))
 
     @property
     def steps_left(self) -> int | None:
         """How many batches the epoch has left, or None if that is not known."""
-        return self._position.steps_left(AsPositionOwner(self))
+        return self._kept.position.steps_left(AsAnyLoader(self))
 
     def __len__(self) -> int:
         """Returns the number of batches of an epoch. If it is continued with another number of ranks or batch size:
         the batches that were done before, and those that are left. Raises TypeError if the dataset has no length."""
-        if self._position.windows is not None:
-            return self._position.windows.steps
-        return self._position.length(AsPositionOwner(self), self._count_batches())
+        position = self._kept.position
+        if position.windows is not None:
+            return position.windows.steps
+        return position.length(AsAnyLoader(self), self._count_batches())
 
     def _count_batches(self) -> int:
         if self.batch_sampler is not None:
@@ -287,104 +276,63 @@ class Loader(Options):
         count = len(self.dataset if self.sampler is None else self.sampler)  # type: ignore[arg-type]
         return count if self.batch_size is None else count_batches(count, self.batch_size, self.drop_last)
 
-    def _batch_function(self) -> Callable[[list[Any]], Any]:
-        return self.collate_fn or default_collate
-
     def __iter__(self) -> Iterator[Any]:
-        windows = self._position.windows
-        begin = self._begin if windows is None else functools.partial(windows.begin, _Passes(self))
+        windows = self._kept.position.windows
+        begin: Callable[[], Iterator[Any]] = self._begin
+        if windows is not None:
+            begin = functools.partial(windows.begin, passes.Passes(AsAnyLoader(self), self._begin))
         if not headspace.is_asked():
             return begin()
         from headrace._loader.headspace import session  # imported only if it is needed
 
-        return session.iterate(self, self._show_of(), begin, self._is_iterable)
+        show = self._kept.show_of(AsAnyLoader(self).settings())
+        measured: Iterator[Any] = session.iterate(self, show, begin, self._is_iterable)
+        return measured
 
     def _begin(self) -> Any:
         """Returns an iterator over the next pass over the sampler or the dataset, which is an epoch without
         steps_per_epoch."""
-        if self._is_iterable:
-            iterator = self._iterate_iterable(self._position.begin_iterable(self))
+        any_loader = AsAnyLoader(self)
+        return self._begin_samples(any_loader) if self._is_iterable else self._begin_indices(any_loader)
+
+    def _begin_indices(self, any_loader: AsAnyLoader) -> Any:
+        beginning = Beginning(any_loader)
+        epoch = beginning.begin(core_tasks)
+        watch = ranks.watch_of(any_loader, epoch)
+        iterator: Any
+        if self.num_workers == 0:
+            iterator = InProcessIterator(any_loader, epoch.number, epoch, watch)
         else:
-            epoch = self._position.begin(self)
-            watch = self._position.watch_of(self, epoch)
-            was_drawn = functools.partial(self._position.was_drawn, epoch, watch)
-            self._position.number = epoch.number + 1
-            iterator = self._iterate(epoch.tasks, epoch.number, None, was_drawn, epoch.count_draws)
-            iterator.epoch, iterator.watch = epoch, watch
+            iterator = self._over_workers(any_loader, epoch.number, None)
+            iterator.begin(epoch.tasks, epoch.number, None, epoch.count_draws)
+            note_drawn(self._kept.position, epoch, watch)
+        iterator.epoch, iterator.watch = epoch, watch
+        beginning.has_begun(epoch)
         return iterator
 
-    def _iterate_iterable(self, epoch: IterableEpoch) -> Any:
-        endless = itertools.repeat(None)  # the workers report the end of their data
-        tasks = _core.Tasks(endless, self.batch_size or 0, self.drop_last)
-        iterator = self._iterate(tasks, epoch.number, epoch.places)
-        # Not of the iterator over workers, which the user's last reference has to end.
-        over = iterator if self.num_workers == 0 else iterator._engine
-        epoch.tasks, epoch.is_over = tasks, functools.partial(getattr, over, "is_over")
+    def _begin_samples(self, any_loader: AsAnyLoader) -> Any:
+        epoch = iterable.begin(any_loader)
+        over: Any
+        iterator: Any
         if self.num_workers == 0:
-            epoch.tasks, iterator.was_made = iterator._keeper, epoch.made_in_process
-        epoch.load_into_iterator()
-        epoch.warn_of_drop()
-        for _ in range(epoch.to_drop):
-            next(iterator)
-        self._position.has_begun(epoch, epoch.number, self._position.next_start)
+            iterator = over = InProcessIterator(any_loader, epoch.number)
+            tasks, iterator.was_made = iterator._keeper, epoch.made_in_process
+        else:
+            endless = itertools.repeat(None)  # the workers report the end of their data
+            tasks = _core.Tasks(endless, self.batch_size or 0, self.drop_last)
+            iterator = self._over_workers(any_loader, epoch.number, epoch.places)
+            iterator.begin(tasks, epoch.number, epoch.places, None)
+            over = iterator._engine  # not the iterator, which the user's last reference has to end
+        iterable.start(any_loader, iterator, epoch, tasks, functools.partial(getattr, over, "is_over"))
         return iterator
 
-    def _iterate(
-        self,
-        tasks: _core.Tasks,
-        epoch: int,
-        places: WorkerPositions | None,
-        was_drawn: Callable[[], None] | None = None,
-        count_draws: Callable[[Any], Sequence[int]] | None = None,
-    ) -> Any:
-        """Returns an iterator over an epoch. was_drawn: is called after the first indices were drawn. count_draws: see
-        refill.wrap_of."""
-        if self.num_workers == 0:
-            return InProcessIterator(self, tasks, epoch, was_drawn, count_draws)
+    def _over_workers(self, any_loader: AsAnyLoader, epoch: int, places: WorkerPositions | None) -> WorkerIterator:
+        """Returns the iterator over workers that persist, or a new one."""
         iterator = self._iterator
         if iterator is None or not self.persistent_workers or iterator.is_closed:
-            iterator = WorkerIterator(self, epoch, places)
+            iterator = WorkerIterator(any_loader, epoch, places)
             self._iterator = iterator if self.persistent_workers else None
-        iterator.begin(tasks, epoch, places, count_draws)
-        if was_drawn is not None:
-            was_drawn()
         return iterator
-
-    def _show_of(self) -> _core.Show:
-        """Returns what shows this loader to observers, the same for all its epochs."""
-        if self._show is None:
-            self._show = shown.new_show(self._line, self.record)
-        return self._show
-
-    def _tuning_of(self, settings: _options.Settings) -> Tuning | None:
-        """Returns what decides how many workers get tasks, the same for all epochs. None: their number is fixed."""
-        if not worker_count.is_auto(self.num_workers):
-            return None
-        if self._tuning is None:
-            self._tuning = Tuning(self.num_workers, self.prefetch_factor, self.multiprocessing_context, settings)
-        self._tuning.continue_with(self._position)
-        return self._tuning
-
-    def _dataset_of(self, settings: _options.Settings) -> Any:
-        """Returns the dataset, with a cache of its samples if the options ask for that."""
-        if settings.cache is None:
-            return self.dataset
-        gatherer = self._gatherer()
-        if gatherer is not None:
-            if not self._has_told:
-                self._has_told = True
-                warn_user(sample_rows.explain_no_cache(gatherer))
-            return self.dataset
-        if self._cached is None:
-            from headrace._cache.samples import for_loader  # imported only if it is needed
-
-            self._cached = for_loader(self.dataset, settings.cache)
-        return self._cached
-
-    def _gatherer(self) -> sample_rows.Gatherer | None:
-        """Returns what gathers the batches in C, if the dataset is a source and the batches are those of
-        default_collate."""
-        return sample_rows.gatherer_of_source(self.dataset) if self._batched and self.collate_fn is None else None
 
     def report(self) -> dict[str, Any]:
         """Returns counters of the newest iterator. After its end they keep their last values.
@@ -417,25 +365,10 @@ class Loader(Options):
         With num_workers=0 there is a report only with cache or rows, or if `rng`, `on_bad_sample` or `retries` makes
         samples one by one. It has `seed`, `workers`, `batches`, `skipped`, `bad_samples` and `retried`. Raises
         RuntimeError if there is no report, and before the first iteration."""
-        cache = {} if self._cached is None else {"cache": self._cached.report()}
-        gatherer = self._gatherer()
-        rows = {} if gatherer is None else {"rows": gatherer.name}
-        if self._engine is None and not cache and not rows:
-            raise RuntimeError(_engine.NO_REPORT)
-        text = self._position.describe_ranks(self.batch_sampler)
-        ranks = {"ranks": text} if text else {}
-        return {**(self._engine.report() if self._engine is not None else {}), **cache, **rows, **ranks}
+        return self._kept.report(AsAnyLoader(self))
 
     def __getstate__(self) -> dict[str, Any]:
-        fresh: dict[str, Any] = {
-            "_iterator": None,
-            "_show": None,
-            "_engine": None,
-            "_blame": restart_state.SampleDeaths(),
-            "_tuning": None,
-        }
-        position = self._position.copy(self._position.number)
-        return {**self.__dict__, **fresh, "_position": position, "_context": self._method}
+        return {**self.__dict__, "_iterator": None, "_kept": self._kept.copied(), "_context": self._method}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -447,19 +380,6 @@ class Loader(Options):
         if context is None:
             return None
         return "headrace" if contexts.is_headrace(context) else context.get_start_method()
-
-
-class _Passes(AsPositionOwner):
-    """The passes of a loader with steps_per_epoch; see headrace.sampling._windows."""
-
-    def begin(self, number: int) -> Begun:
-        position = self._loader._position
-        position.number = number
-        self.set_parts(number)
-        iterator = self._loader._begin()
-        assert position.progress is not None
-        has_lost_workers = functools.partial(getattr, iterator, "has_lost_workers", False)
-        return Begun(iterator, position.progress, position.number, has_lost_workers)
 
 
 def _can_be_iterated(value: object) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace._base import lookup, units
 
-_MIN_LIMIT = 64 << 10  # HR__COMMIT_STEP (src/arena/layout.h): the first task takes this much
+_MIN_LIMIT = 64 << 10  # COMMIT_STEP of the extension; the first task takes this much; a test compares
 AUTO = "auto"  # a value of the options threads and cache
 _LEAST_CACHE = 1 << 20  # SAMPLES_LEAST_BYTES of the extension; a test compares
 _MOST_THREADS = 256  # IMAGE_MOST_THREADS of the extension; a test compares

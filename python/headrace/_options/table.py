@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Has a row for each of headrace's own options: default, check, texts, and who reads it. Both loaders inherit them.
+"""A row for each of headrace's own options: default, check, texts, and who reads it. Both loaders inherit them.
 
 From the table come the attributes of both loaders, the defaults and checks of their arguments, the paragraphs of their
 docstrings and docs/options.md. A new option is a row of `Options`, and a keyword in the two `__init__` functions that

@@ -6,10 +6,11 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Iterable, Sequence
 
+from headrace import _core
 from headrace._report import svg
 from headrace._report.numbers import wait_by_length
 from headrace._report.ranks import Job
-from headrace._report.recorded import NO_SAMPLE, NO_STEP, NS, Recorded, Rows, quantile_ns, sum_histograms
+from headrace._report.recorded import NS, Recorded, Rows, quantile_ns, sum_histograms
 from headrace._report.summary import replay_line
 from headrace._report.words import brief, count, counted, duration, printable, rate, share, size
 
@@ -199,12 +200,12 @@ def histograms(one: Recorded) -> str:
 
 def slowest(one: Recorded) -> str:
     """Lists the slowest samples, with a command that makes them again."""
-    shown = one.slowest[:_MOST_SAMPLES]
+    shown, unknown = one.slowest[:_MOST_SAMPLES], _core.NO_SAMPLE
     if not shown:
         return ""
     first_ns = _ends(one.rows)[0]
     rows = "".join(
-        f"<tr><td>{'not known' if sample.index == NO_SAMPLE else count(sample.index)}</td><td>{brief(sample.ns)}</td>"
+        f"<tr><td>{'not known' if sample.index == unknown else count(sample.index)}</td><td>{brief(sample.ns)}</td>"
         f"<td>{sample.worker}</td><td>{escaped(duration(max(0.0, (sample.began_ns - first_ns) / NS)))}</td></tr>"
         for sample in shown
     )
@@ -229,7 +230,7 @@ def _steps_of(one: Recorded) -> tuple[list[int], list[float]]:
     for epoch, length in sorted(lengths.items()):
         before[epoch] = total
         total += length
-    shown = [(before[epoch] + step, us / 1e3) for epoch, step, us in rows if us != NO_STEP]
+    shown = [(before[epoch] + step, us / 1e3) for epoch, step, us in rows if us != _core.NO_STEP]
     return [at for at, _ in shown], [ms for _, ms in shown]
 
 

@@ -7,9 +7,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headrace import _core
 from headrace._report.recorded import (
-    NO_SAMPLE,
-    NO_STEP,
     NS,
     Recorded,
     Rows,
@@ -176,7 +175,7 @@ def slow_samples(one: Recorded) -> SlowSamples | None:
     slow = [min(wait_us, slowest_ns / _US) for slowest_ns, wait_us in waits if slowest_ns > _FAR * median_ns]
     total_us = sum(wait_us for _, wait_us in waits)
     indices = [(sample.index, sample.ns) for sample in one.slowest
-               if sample.ns > _FAR * median_ns and sample.index != NO_SAMPLE]  # fmt: skip
+               if sample.ns > _FAR * median_ns and sample.index != _core.NO_SAMPLE]  # fmt: skip
     return SlowSamples(
         sum(slow) / total_us if total_us else 0.0, len(slow) / len(waits), median_ns, indices[:_SHOWN_INDICES]
     )
@@ -195,8 +194,8 @@ def _waits_by_batch(one: Recorded) -> list[tuple[int, int]]:
     names = ("task", "began_ns", "fetch_ns", "collate_ns", "slowest_ns")
     for task, began_ns, fetch_ns, collate_ns, slowest_ns in zip(*(one.batches[name] for name in names), strict=True):
         made_ns = began_ns + fetch_ns + collate_ns
-        wait_us = next((us for at_ns, us in steps.get(task + 1, ()) if at_ns >= made_ns), NO_STEP)
-        if wait_us != NO_STEP:
+        wait_us = next((us for at_ns, us in steps.get(task + 1, ()) if at_ns >= made_ns), _core.NO_STEP)
+        if wait_us != _core.NO_STEP:
             waits.append((slowest_ns, wait_us))
     return waits
 

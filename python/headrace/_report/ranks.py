@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from headrace import _core
 from headrace._report.numbers import SKIPPED_STEPS, Numbers, numbers_of
-from headrace._report.recorded import NO_STEP, Recorded
+from headrace._report.recorded import Recorded
 
 _BY = 0.1  # of a step: a rank that is slower than the next one by less is not counted
 
@@ -72,7 +73,7 @@ def _is_of_job(group: Sequence[Recorded], one: Recorded) -> bool:
 def _inside_by_step(one: Recorded) -> dict[tuple[int, int], int]:
     names = ("epoch", "step", "inside_us")
     rows = zip(*(one.steps[name] for name in names), strict=True)
-    return {(epoch, step): us for epoch, step, us in rows if us != NO_STEP and step > SKIPPED_STEPS}
+    return {(epoch, step): us for epoch, step, us in rows if us != _core.NO_STEP and step > SKIPPED_STEPS}
 
 
 def _compare(loaders: Sequence[Recorded]) -> Job:

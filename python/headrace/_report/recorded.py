@@ -9,10 +9,9 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from headrace import _core
+
 NS = 1e9  # in a second
-NO_SAMPLE = -1  # the index of a sample that is not known
-NO_STEP = -1  # inside_us of the first step of an epoch
-BUCKETS = 44  # of a histogram: bucket n has times from 2^n ns, and shorter than twice that
 
 Column = Sequence[int]
 Columns = Mapping[str, Column]
@@ -128,7 +127,7 @@ class Recorded:
 
 
 def sum_histograms(histograms: Iterable[Sequence[int]]) -> list[int]:
-    total = [0] * BUCKETS
+    total = [0] * _core.LOOK_BUCKETS
     for one in histograms:
         total = [before + more for before, more in zip(total, one, strict=True)]
     return total

@@ -7,10 +7,11 @@ import shlex
 import textwrap
 from collections.abc import Sequence
 
+from headrace import _core
 from headrace._report import notes, rules
 from headrace._report.numbers import Numbers
 from headrace._report.ranks import Job
-from headrace._report.recorded import NO_SAMPLE, Recorded, quantile_ns, sum_histograms
+from headrace._report.recorded import Recorded, quantile_ns, sum_histograms
 from headrace._report.words import brief, count, counted, duration, printable, rate, share
 
 _COLUMNS = 80
@@ -31,7 +32,7 @@ def script_of(one: Recorded) -> str:
 def replay_line(one: Recorded) -> str:
     """Returns the command that makes the slowest samples again, or "" if no index is known. The user puts the name of
     the dataset in."""
-    slowest = dict.fromkeys(sample.index for sample in one.slowest if sample.index != NO_SAMPLE)
+    slowest = dict.fromkeys(sample.index for sample in one.slowest if sample.index != _core.NO_SAMPLE)
     indices = [str(index) for index in slowest][:_REPLAYED]
     source = shlex.quote(f"{printable(script_of(one))}:DATASET")
     return " ".join(["headrace replay", source, *indices]) if indices else ""
@@ -97,7 +98,7 @@ def _samples_text(one: Recorded) -> str:
     text = f"p50 {brief(quantile_ns(times, 0.5))}, p99 {brief(quantile_ns(times, 0.99))}"
     if one.slowest:
         worst = one.slowest[0]
-        index = "" if worst.index == NO_SAMPLE else f" (index {count(worst.index)})"
+        index = "" if worst.index == _core.NO_SAMPLE else f" (index {count(worst.index)})"
         text += f", worst {brief(worst.ns)}{index}"
     return text
 

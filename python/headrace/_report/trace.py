@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace._report.recorded import NO_SAMPLE, NO_STEP, Recorded
+from headrace import _core
+from headrace._report.recorded import Recorded
 
 Event = dict[str, Any]
 _US = 1000.0  # nanoseconds
@@ -35,7 +36,7 @@ def events_of(one: Recorded, base_ns: int) -> Iterator[Event]:
     for at_ns, epoch, step, inside_us in zip(
         *(one.steps[name] for name in ("at_ns", "epoch", "step", "inside_us")), strict=True
     ):
-        if inside_us != NO_STEP:
+        if inside_us != _core.NO_STEP:
             args = {"epoch": epoch, "step": step}
             yield _event("next()", one.pid, first, us_of(at_ns) - inside_us, inside_us, args)
     names = ("worker", "task", "began_ns", "fetch_ns", "collate_ns", "bytes", "slowest_index", "slowest_ns")
@@ -44,7 +45,7 @@ def events_of(one: Recorded, base_ns: int) -> Iterator[Event]:
     ):
         args = {"batch": task, "bytes": size}
         if slowest:
-            args |= {"slowest sample (ms)": slowest / 1e6} | ({} if index == NO_SAMPLE else {"its index": index})
+            args |= {"slowest sample (ms)": slowest / 1e6} | ({} if index == _core.NO_SAMPLE else {"its index": index})
         thread = first + 1 + worker
         yield _event("samples", one.pid, thread, us_of(began), fetch / _US, args)
         yield _event("collate", one.pid, thread, us_of(began + fetch), collate / _US, {"batch": task})

@@ -16,9 +16,8 @@ from typing import Any
 
 import torch
 
+from headrace import _core
 from headrace._core import FrozenError
-
-_HEADER_BYTES = 256  # of frozen data; they contain its identity
 
 
 def _open(frozen: Any) -> int | None:
@@ -43,7 +42,9 @@ def _map(frozen: Any) -> mmap.mmap | None:
         return None
     finally:
         os.close(fd)
-    same = mapped[:_HEADER_BYTES] == memoryview(frozen)[:_HEADER_BYTES]  # the file may have been replaced
+    same = (
+        mapped[: _core.FROZEN_HEADER_BYTES] == memoryview(frozen)[: _core.FROZEN_HEADER_BYTES]
+    )  # the file may be another
     return mapped if same else None
 
 

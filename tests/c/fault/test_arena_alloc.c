@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "../support/arena_scene.h"
+#include "arena/arena.h"
+#include "crew/crew.h"
 
 #include <stdatomic.h>
 
@@ -88,8 +90,8 @@ static int fail_each(void *context, int (*attempt)(void *context)) {
 static int open_arena(void *context) {
     (void)context;
     hr_arena *arena = NULL;
-    struct hr_arena_options options = {.worker_count = 100, .prefetch_count = 4};
-    int r = hr_arena_open(&options, &arena);
+    struct hr__arena_options options = {.worker_count = 100, .prefetch_count = 4};
+    int r = hr__arena_open(&options, &arena);
     hr_arena_close(arena);
     return r;
 }
@@ -105,8 +107,8 @@ static int open_loader(void *context) {
 static int open_crew(void *context) {
     struct scene *scene = context;
     hr_crew *crew = NULL;
-    int r = hr_crew_open(scene->arena, 3, &crew);
-    hr_crew_close(crew);
+    int r = hr__crew_open(scene->arena, 3, &crew);
+    hr__crew_close(crew);
     return r;
 }
 
@@ -114,7 +116,7 @@ static int open_port(void *context) {
     struct scene *scene = context;
     struct hr_worker_fds fds;
     hr_port *port = NULL;
-    must(hr_arena_open_worker_fds(scene->arena, 0, &fds));
+    must(hr__arena_open_worker_fds(scene->arena, 0, &fds));
     int r = hr_port_open(&fds, &port);
     hr_port_close(port);
     hr_worker_fds_close(&fds);

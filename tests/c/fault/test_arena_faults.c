@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "../support/arena_scene.h"
+#include "arena/arena.h"
 
 #include <sys/resource.h>
 
@@ -23,8 +24,8 @@ static int count_again(void **state) {
 
 static int try_to_open(uint32_t workers) {
     hr_arena *arena = NULL;
-    struct hr_arena_options options = {.worker_count = workers, .prefetch_count = 4, .limit_bytes = UINT64_C(1) << 30};
-    int r = hr_arena_open(&options, &arena);
+    struct hr__arena_options options = {.worker_count = workers, .prefetch_count = 4, .limit_bytes = UINT64_C(1) << 30};
+    int r = hr__arena_open(&options, &arena);
     if (r < 0) assert_null(arena);
     hr_arena_close(arena);
     return r;
@@ -119,7 +120,7 @@ static void a_commit_that_fails_is_an_error_with_numbers_and_can_be_tried_again(
     must(hr_port_reserve(port, 3000000, &data));
     fill(data, 3000000, 0);
     must(hr_port_publish(port, 0, 3000000));
-    must(hr_arena_receive(scene.arena, 0, in_s(PATIENCE_S), &delivery));
+    must(hr__arena_receive(scene.arena, 0, in_s(PATIENCE_S), &delivery));
     assert_true(is_filled(delivery->data, 3000000, 0));
     hr_delivery_done(delivery);
     hr_port_close(port);
@@ -164,7 +165,7 @@ static void a_close_frees_and_unmaps_what_lies_behind_a_held_batch_in_a_large_pa
     struct hr_worker_fds fds;
     uint64_t before = mapped_bytes();
     hr_port *port = open_scene_with_large_pages(&scene);
-    must(hr_arena_open_worker_fds(scene.arena, 0, &fds));
+    must(hr__arena_open_worker_fds(scene.arena, 0, &fds));
     struct hr_delivery *kept = hand_over(&scene, port, 0, 5000), *dropped = hand_over(&scene, port, 1, 16 * MIB);
     hr_lease *lease = lease_all(kept);
     hr_delivery_done(kept);
@@ -189,9 +190,9 @@ static void few_descriptors_are_an_error_that_says_so_at_each_number(void **stat
         setrlimit(RLIMIT_NOFILE, &few);
         hr_arena *arena = NULL;
         struct hr_worker_fds fds = {.memory_fd = -1};
-        struct hr_arena_options options = {.worker_count = 4, .prefetch_count = 4};
-        int r = hr_arena_open(&options, &arena);
-        if (r == 0) r = hr_arena_open_worker_fds(arena, 3, &fds);
+        struct hr__arena_options options = {.worker_count = 4, .prefetch_count = 4};
+        int r = hr__arena_open(&options, &arena);
+        if (r == 0) r = hr__arena_open_worker_fds(arena, 3, &fds);
         if (r == 0) hr_worker_fds_close(&fds);
         hr_arena_close(arena);
         setrlimit(RLIMIT_NOFILE, &old);

@@ -139,7 +139,7 @@ static void what_does_not_fit_the_budget_is_refused(void **state) {
     assert_int_equal(report().refused[HR_SAMPLE_NO_ROOM], refused);
     assert_int_equal(report().ready + refused, COUNT);
     assert_true(report().used_bytes <= report().budget_bytes);
-    must(hr_samples_verify(samples));
+    must(hr__samples_verify(samples));
     close_all(state);
 }
 
@@ -209,7 +209,7 @@ static void after_a_stop_of_the_machine_torn_samples_are_made_again(void **state
     for (uint64_t i = 0; i < COUNT; i++)
         assert_int_equal(need_sample(i), i == 5 || i == 6 ? HR_SAMPLE_MAKE : HR_SAMPLE_READY);
     need_all();
-    must(hr_samples_verify(samples));
+    must(hr__samples_verify(samples));
 }
 
 /* ---- several ---- */
@@ -226,7 +226,7 @@ static void threads_share_a_handle(void **state) {
     for (int i = 0; i < THREADS; i++) check(pthread_create(&threads[i], NULL, need_in_thread, NULL) == 0);
     for (int i = 0; i < THREADS; i++) check(pthread_join(threads[i], NULL) == 0);
     assert_int_equal(report().ready, COUNT);
-    must(hr_samples_verify(samples));
+    must(hr__samples_verify(samples));
 }
 
 static void forked_children_fill_it_together(void **state) {
@@ -237,7 +237,7 @@ static void forked_children_fill_it_together(void **state) {
     for (int i = 0; i < RACERS; i++) assert_child_succeeds(pids[i]);
     assert_int_equal(report().ready, COUNT);
     assert_int_equal(report().made, COUNT);
-    must(hr_samples_verify(samples));
+    must(hr__samples_verify(samples));
 }
 
 /* The child of a process that makes a sample does not have its lease. */
@@ -324,7 +324,7 @@ static void a_process_killed_at_any_point_loses_one_sample(void **state) {
         need_all();
         assert_int_equal(report().ready, COUNT);
         assert_true(report().made >= COUNT - before);
-        must(hr_samples_verify(samples));
+        must(hr__samples_verify(samples));
         for (uint64_t k = 0; k < COUNT; k++) assert_int_equal(need_sample(k), HR_SAMPLE_READY);
         close_all(state);
     }
@@ -362,7 +362,7 @@ static void an_extent_of_a_dead_process_is_filled_by_another(void **state) {
     need_all();
     assert_int_equal(report().ready, COUNT - 1); /* the large one needs several extents that no process has had */
     assert_int_equal(report().refused[HR_SAMPLE_NO_ROOM], 1);
-    must(hr_samples_verify(samples));
+    must(hr__samples_verify(samples));
 }
 
 static void without_memory_samples_are_given_back(void **state) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include "../support/crew_scene.h"
+#include "arena/arena.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -9,6 +10,7 @@
 #include <sys/syscall.h>
 
 #include "arena/layout.h"
+#include "crew/crew.h"
 #include "os/os.h"
 
 /* How workers are started, watched and reported. */
@@ -134,7 +136,7 @@ static void a_worker_that_cannot_open_its_port_says_why(void **state) {
     const uint32_t version = 1;
     char text[512];
     open_room(&room);
-    must(hr_arena_open_worker_fds(room.arena, 0, &fds));
+    must(hr__arena_open_worker_fds(room.arena, 0, &fds));
     must(hr__write_at(fds.memory_fd, offsetof(struct hr__header, abi_version), &version, sizeof version));
     hr_worker_fds_close(&fds);
     must(hr_crew_fork(room.crew, 0, serve, NULL));
@@ -152,10 +154,10 @@ static void a_dead_worker_is_replaced_by_one_with_the_same_number(void **state) 
     struct hr_delivery *delivery;
     open_room(&room);
     must(hr_crew_fork(room.crew, 0, die_by, &signal));
-    assert_int_equal(hr_arena_receive(room.arena, 0, in_s(PATIENCE_S), &delivery), HR_E_WORKER_DIED);
+    assert_int_equal(hr__arena_receive(room.arena, 0, in_s(PATIENCE_S), &delivery), HR_E_WORKER_DIED);
     assert_int_equal(hr_arena_dead_worker(room.arena), 0);
     int first_pid = look(&room, 0).pid;
-    must(hr_arena_take_back(room.arena, 0));
+    must(hr__arena_take_back(room.arena, 0));
     must(hr_crew_fork(room.crew, 0, serve, NULL));
     struct scene scene = {.arena = room.arena};
     must(order(&scene, 0, 1, 1000));
@@ -174,9 +176,9 @@ static void an_end_that_is_expected_is_not_reported(void **state) {
     struct hr_delivery *delivery;
     open_room(&room);
     must(hr_crew_fork(room.crew, 0, end_with, &code));
-    must(hr_crew_expect_end(room.crew, 0));
+    must(hr__crew_expect_end(room.crew, 0));
     await_end(&room, 0);
-    assert_int_equal(hr_arena_receive(room.arena, HR_ANY_WORKER, now_ns() + 10000000, &delivery), -ETIMEDOUT);
+    assert_int_equal(hr__arena_receive(room.arena, HR_ANY_WORKER, now_ns() + 10000000, &delivery), -ETIMEDOUT);
     close_room(&room);
 }
 
@@ -190,7 +192,7 @@ static struct hr__arena_layout open_from_outside(struct room *room) {
     struct hr__arena_layout layout;
     struct stat info;
     char path[64];
-    must(hr_arena_open_worker_fds(room->arena, 0, &fds));
+    must(hr__arena_open_worker_fds(room->arena, 0, &fds));
     snprintf(path, sizeof path, "/proc/%d/fd/%d", getpid(), fds.memory_fd);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     hr_worker_fds_close(&fds);
@@ -245,7 +247,7 @@ static void all_counts_are_seen_from_outside(void **state) {
     const struct hr__worker *record = hr__layout_worker(&layout, 0);
     struct scene scene = {.arena = room.arena};
 
-    assert_int_equal(hr_arena_receive(room.arena, 0, now_ns() + 10000000, &delivery), -ETIMEDOUT);
+    assert_int_equal(hr__arena_receive(room.arena, 0, now_ns() + 10000000, &delivery), -ETIMEDOUT);
     struct hr_arena_report seen = counts_of(layout.header);
     assert_int_equal(seen.waited_count, 1);
     assert_true(seen.waited_ns > 0 && seen.slept_count > 0);
@@ -287,8 +289,8 @@ static void each_successor_is_a_restart(void **state) {
     for (uint32_t i = 0; i < WORKERS; i++) must(hr_crew_fork(room.crew, i, i ? serve : die_by, &signal));
     assert_int_equal(atomic_load(&layout.header->restart_count), 0);
     for (uint32_t count = 0; count < 3; count++) {
-        assert_int_equal(hr_arena_receive(room.arena, 0, in_s(PATIENCE_S), &delivery), HR_E_WORKER_DIED);
-        must(hr_arena_take_back(room.arena, 0));
+        assert_int_equal(hr__arena_receive(room.arena, 0, in_s(PATIENCE_S), &delivery), HR_E_WORKER_DIED);
+        must(hr__arena_take_back(room.arena, 0));
         await_end(&room, 0);
 #ifdef HR_FAILPOINTS
         setenv("HEADRACE_FAIL", "fork:EAGAIN", 1);
@@ -435,7 +437,7 @@ static void memory_is_of_the_process_and_as_it_was_seen_last(void **state) {
     /* Its successor is in its first task, and has not looked at itself. */
     for (int is_seen = 0; is_seen < 2; is_seen++) {
         *board = (struct board){0};
-        must(hr_arena_take_back(room.arena, 0));
+        must(hr__arena_take_back(room.arena, 0));
         must(order(&scene, 0, 6, 8));
         must(hr_crew_fork(room.crew, 0, be_slow, NULL));
         await_ready(1);

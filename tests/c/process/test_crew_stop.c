@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include "../support/crew_scene.h"
+#include "arena/arena.h"
+#include "crew/crew.h"
 
 #include <fcntl.h>
 
@@ -77,11 +79,11 @@ static void a_closed_crew_leaves_its_workers_running(void **state) {
     open_room(&room);
     must(hr_crew_fork(room.crew, 0, serve, NULL));
     pid_t pid = look(&room, 0).pid;
-    hr_crew_close(room.crew);
+    hr__crew_close(room.crew);
     struct scene scene = {.arena = room.arena};
     must(order(&scene, 0, 1, 1000));
     hr_delivery_done(expect(&scene, 0, 1, 1000));
-    must(hr_crew_open(room.arena, WORKERS, &room.crew));
+    must(hr__crew_open(room.arena, WORKERS, &room.crew));
     must(hr_crew_adopt(room.crew, 0, pid, -1));
     assert_int_equal(hr_crew_stop(room.crew, PATIENCE_S * INT64_C(1000000000)), 0);
     assert_int_equal(reap_pid(pid), 0);
@@ -104,7 +106,7 @@ static void a_child_can_only_close_the_crew_and_leaves_the_parents_as_it_is(void
         bool is_refused = hr_crew_stop(room.crew, 0) == HR_E_STATE &&
                           hr_crew_signal(room.crew, 1, SIGKILL) == HR_E_STATE &&
                           hr_crew_stderr(room.crew, 0, &text, &bytes) == HR_E_STATE;
-        hr_crew_close(room.crew);
+        hr__crew_close(room.crew);
         _exit(!is_refused);
     }
     assert_child_succeeds(pid);
@@ -127,13 +129,13 @@ static void workers_out_of_range_are_refused(void **state) {
     assert_int_equal(hr_crew_fork(room.crew, WORKERS, serve, NULL), -EINVAL);
     assert_int_equal(hr_crew_adopt(room.crew, WORKERS, getpid(), -1), -EINVAL);
     assert_int_equal(hr_crew_look(room.crew, WORKERS, &report), -EINVAL);
-    assert_int_equal(hr_crew_wait(room.crew, WORKERS, 0), -EINVAL);
+    assert_int_equal(hr__crew_wait(room.crew, WORKERS, 0), -EINVAL);
     assert_int_equal(hr_crew_signal(room.crew, WORKERS, SIGTERM), -EINVAL);
-    assert_int_equal(hr_crew_expect_end(room.crew, WORKERS), -EINVAL);
+    assert_int_equal(hr__crew_expect_end(room.crew, WORKERS), -EINVAL);
     assert_int_equal(hr_crew_stack(room.crew, WORKERS, &text, &bytes), -EINVAL);
     assert_int_equal(hr_crew_stderr(room.crew, WORKERS, &text, &bytes), -EINVAL);
     assert_non_null(strstr(hr_error_message(), "worker 4 of 4"));
-    assert_null(hr_crew_close(NULL));
+    assert_null(hr__crew_close(NULL));
     close_room(&room);
 }
 
@@ -159,8 +161,8 @@ static void a_wait_for_a_worker_that_runs_ends_at_its_deadline(void **state) {
     struct room room;
     open_room(&room);
     must(hr_crew_fork(room.crew, 0, serve, NULL));
-    assert_int_equal(hr_crew_wait(room.crew, 0, now_ns() + 1000000), -ETIMEDOUT);
-    must(hr_crew_wait(room.crew, 1, 0)); /* was never started */
+    assert_int_equal(hr__crew_wait(room.crew, 0, now_ns() + 1000000), -ETIMEDOUT);
+    must(hr__crew_wait(room.crew, 1, 0)); /* was never started */
     close_room(&room);
 }
 
@@ -236,11 +238,11 @@ static void without_a_pidfd_a_sentinel_shows_the_end(void **state) {
     must(order(&scene, 0, 1, 1000));
     hr_delivery_done(expect(&scene, 0, 1, 1000));
     must(hr_crew_signal(room.crew, 0, SIGKILL));
-    assert_int_equal(hr_arena_receive(room.arena, 0, in_s(PATIENCE_S), &delivery), HR_E_WORKER_DIED);
+    assert_int_equal(hr__arena_receive(room.arena, 0, in_s(PATIENCE_S), &delivery), HR_E_WORKER_DIED);
     assert_false(look(&room, 0).is_alive);
     unsetenv("HEADRACE_FAIL");
     assert_int_equal(WTERMSIG(reap_pid(pid)), SIGKILL);
-    must(hr_crew_expect_end(room.crew, 0));
+    must(hr__crew_expect_end(room.crew, 0));
     setenv("HEADRACE_FAIL", "pidfd_open:EPERM", 1);
     assert_false(look(&room, 0).is_alive);
     assert_int_equal(pipe2(own, O_CLOEXEC), 0);
@@ -256,7 +258,7 @@ static void without_a_pidfd_a_sentinel_shows_the_end(void **state) {
     assert_false(await_end(&room, 0).is_alive);
     unsetenv("HEADRACE_FAIL");
     assert_int_equal(WTERMSIG(reap_pid(pid)), SIGKILL);
-    must(hr_crew_expect_end(room.crew, 0));
+    must(hr__crew_expect_end(room.crew, 0));
     const int open[] = {sentinel[0], others[0], others[1], own[0]};
     for (int i = 0; i < 4; i++) close(open[i]);
     close_room(&room);
@@ -270,7 +272,7 @@ static void a_worker_that_dies_between_fork_and_port_is_noticed(void **state) {
     setenv("HEADRACE_STOP", "port.mapped:9", 1);
     must(hr_crew_fork(room.crew, 0, serve, NULL));
     unsetenv("HEADRACE_STOP");
-    assert_int_equal(hr_arena_receive(room.arena, 0, in_s(PATIENCE_S), &delivery), HR_E_WORKER_DIED);
+    assert_int_equal(hr__arena_receive(room.arena, 0, in_s(PATIENCE_S), &delivery), HR_E_WORKER_DIED);
     struct hr_worker_report report = look(&room, 0);
     assert_text(&report, "worker N (pid N) was killed by signal N (Killed); it had not opened its port yet");
     close_room(&room);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "../support/arena_scene.h"
+#include "arena/arena.h"
 
 /* Workers that are killed or stopped, at each store to shared memory and between. */
 
@@ -18,7 +19,7 @@ enum { POINTS = sizeof points / sizeof *points };
 static uint64_t receive_until_death(struct scene *scene) {
     for (uint64_t task = 0;; task++) {
         struct hr_delivery *delivery = NULL;
-        int r = hr_arena_receive(scene->arena, 0, in_s(PATIENCE_S), &delivery);
+        int r = hr__arena_receive(scene->arena, 0, in_s(PATIENCE_S), &delivery);
         if (r == HR_E_WORKER_DIED) return task;
         check(r == 0 && delivery->task == task && is_filled(delivery->data, BATCH, task));
         hr_delivery_done(delivery);
@@ -48,7 +49,7 @@ static void kill_at(const char *point, int nth) {
     check(delivered <= (uint64_t)nth);
     assert_int_equal(hr_arena_dead_worker(scene.arena), 0);
     assert_true(WIFSIGNALED(reap(&scene, 0)));
-    assert_int_equal(hr_arena_take_back(scene.arena, 0), TASKS - delivered);
+    assert_int_equal(hr__arena_take_back(scene.arena, 0), TASKS - delivered);
     hr_delivery_done(expect(&scene, 1, 100, BATCH));
     start(&scene, 0);
     for (uint64_t task = delivered; task < TASKS; task++) must(order(&scene, 0, task, BATCH));
@@ -78,11 +79,11 @@ static void stop_at(const char *point) {
     uint64_t task = 0;
     int r;
     while (waitpid(scene.pids[0], &status, WUNTRACED | WNOHANG) == 0) { /* the trainer answers what it asks for */
-        r = hr_arena_receive(scene.arena, 1, now_ns() + 1000000, &delivery);
+        r = hr__arena_receive(scene.arena, 1, now_ns() + 1000000, &delivery);
         check(r == -ETIMEDOUT);
     }
     assert_true(WIFSTOPPED(status));
-    while ((r = hr_arena_receive(scene.arena, 0, now_ns() + 20000000, &delivery)) == 0) {
+    while ((r = hr__arena_receive(scene.arena, 0, now_ns() + 20000000, &delivery)) == 0) {
         check(delivery->task == task && is_filled(delivery->data, BATCH, task));
         hr_delivery_done(delivery);
         task++;
@@ -108,7 +109,7 @@ static void a_worker_killed_while_it_sleeps_is_reported(void **state) {
     start_as(&scene, 0, "ring.sleeping:9:1", be_worker);
     assert_int_equal(receive_until_death(&scene), 0);
     assert_non_null(strstr(hr_error_message(), "worker 0"));
-    assert_int_equal(hr_arena_take_back(scene.arena, 0), 0);
+    assert_int_equal(hr__arena_take_back(scene.arena, 0), 0);
     reap(&scene, 0);
     start(&scene, 0);
     assert_all_works(&scene, 0);
@@ -135,7 +136,7 @@ static void a_half_written_batch_is_never_seen(void **state) {
     must(order(&scene, 0, 0, BATCH));
     must(order(&scene, 0, 1, BATCH));
     assert_int_equal(receive_until_death(&scene), 1);
-    assert_int_equal(hr_arena_take_back(scene.arena, 0), 1);
+    assert_int_equal(hr__arena_take_back(scene.arena, 0), 1);
     reap(&scene, 0);
     start(&scene, 0);
     assert_all_works(&scene, 1);
@@ -150,10 +151,10 @@ static void batches_published_before_a_death_survive_the_replacement(void **stat
     start(&scene, 1);
     for (uint64_t task = 0; task < TASKS; task++) must(order(&scene, 0, task, BATCH));
     struct hr_delivery *delivery;
-    assert_int_equal(hr_arena_receive(scene.arena, 1, in_s(PATIENCE_S), &delivery), HR_E_WORKER_DIED);
+    assert_int_equal(hr__arena_receive(scene.arena, 1, in_s(PATIENCE_S), &delivery), HR_E_WORKER_DIED);
     assert_int_equal(hr_arena_dead_worker(scene.arena), 0);
     reap(&scene, 0);
-    assert_int_equal(hr_arena_take_back(scene.arena, 0), TASKS - 2);
+    assert_int_equal(hr__arena_take_back(scene.arena, 0), TASKS - 2);
     start(&scene, 0);
     for (uint64_t task = 2; task < TASKS; task++) must(order(&scene, 0, task, BATCH));
     for (uint64_t task = 0; task < TASKS; task++) hr_delivery_done(expect(&scene, 0, task, BATCH));
@@ -169,7 +170,7 @@ static void an_ask_of_a_dead_worker_does_not_reach_its_successor(void **state) {
     start(&scene, 1);
     must(order(&scene, 0, 0, 20 * MIB));
     assert_int_equal(has_ended(scene.pidfds[0], in_s(PATIENCE_S)), true);
-    assert_int_equal(hr_arena_take_back(scene.arena, 0), 1);
+    assert_int_equal(hr__arena_take_back(scene.arena, 0), 1);
     reap(&scene, 0);
     must(order(&scene, 0, 1, 8));
     must(order(&scene, 1, 2, 2 * MIB)); /* its ask makes the trainer look */
@@ -195,13 +196,13 @@ static void many_deaths_leave_nothing_behind(void **state) {
         for (uint64_t task = 0; task < TASKS; task++) must(order(&scene, 0, task, BATCH));
         uint64_t delivered = 0;
         struct hr_delivery *delivery;
-        while (delivered < TASKS && hr_arena_receive(scene.arena, 0, in_s(PATIENCE_S), &delivery) == 0) {
+        while (delivered < TASKS && hr__arena_receive(scene.arena, 0, in_s(PATIENCE_S), &delivery) == 0) {
             check(delivery->task == delivered++ && is_filled(delivery->data, BATCH, delivery->task));
             hr_delivery_done(delivery);
         }
         kill(scene.pids[0], SIGKILL);
         reap(&scene, 0);
-        assert_int_equal(hr_arena_take_back(scene.arena, 0), TASKS - delivered);
+        assert_int_equal(hr__arena_take_back(scene.arena, 0), TASKS - delivered);
         if (before < 0) before = count_descriptors();
         assert_int_equal(count_descriptors(), before);
         assert_true(report_of(&scene).used_bytes <= 5 * 2 * MIB);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "../support/arena_scene.h"
+#include "arena/arena.h"
 
 #include <pthread.h>
 
@@ -39,7 +40,7 @@ static int open_room(void **state) {
     struct room *room = calloc(1, sizeof *room);
     room->descriptors = count_descriptors();
     set_scene_with_crew(&room->scene, 1, 2, UINT64_C(1) << 30);
-    must(hr_arena_open_worker_fds(room->scene.arena, 0, &room->fds));
+    must(hr__arena_open_worker_fds(room->scene.arena, 0, &room->fds));
     check(pipe(room->talk) == 0);
     hold_batches(room);
     *state = room;
@@ -129,13 +130,13 @@ static void use_everything(struct room *room) {
     hr_arena *arena = room->scene.arena;
     struct hr_delivery *delivery;
     struct hr_worker_fds fds;
-    check(hr_arena_grant(arena, 0, 0, 0, NULL, 0) == HR_E_STATE);
+    check(hr__arena_grant(arena, 0, 0, 0, NULL, 0) == HR_E_STATE);
     check(strstr(hr_error_message(), "forked"));
-    check(hr_arena_receive(arena, 0, 0, &delivery) == HR_E_STATE);
-    check(hr_arena_receive(arena, HR_ANY_WORKER, 0, &delivery) == HR_E_STATE);
-    check(hr_arena_open_worker_fds(arena, 0, &fds) == HR_E_STATE);
-    check(hr_arena_watch(arena, 0, -1) == HR_E_STATE);
-    check(hr_arena_take_back(arena, 0) == HR_E_STATE);
+    check(hr__arena_receive(arena, 0, 0, &delivery) == HR_E_STATE);
+    check(hr__arena_receive(arena, HR_ANY_WORKER, 0, &delivery) == HR_E_STATE);
+    check(hr__arena_open_worker_fds(arena, 0, &fds) == HR_E_STATE);
+    check(hr__arena_watch(arena, 0, -1) == HR_E_STATE);
+    check(hr__arena_take_back(arena, 0) == HR_E_STATE);
     check(hr_arena_count(arena, 1, 1) == HR_E_STATE);
     hr_arena_stop(arena);
     struct hr_arena_report report;

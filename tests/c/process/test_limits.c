@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "../support/arena_scene.h"
+#include "arena/arena.h"
 
 #include <sys/resource.h>
 
@@ -83,7 +84,7 @@ static void batches_that_grow_under_a_consumer_that_keeps_them_are_delivered_or_
     for (uint64_t task = 0; task < 60; task++) {
         struct hr_delivery *delivery;
         must(order(&scene, (uint32_t)(task % 2), task, (task + 1) * 64 * KIB));
-        must(hr_arena_receive(scene.arena, HR_ANY_WORKER, in_s(PATIENCE_S), &delivery));
+        must(hr__arena_receive(scene.arena, HR_ANY_WORKER, in_s(PATIENCE_S), &delivery));
         refused += delivery->status == TOO_BIG;
         keep_all(delivery, task);
         if (delivery->status == TOO_BIG) kept[task].bytes = 0;
@@ -123,7 +124,7 @@ static void a_batch_over_the_limit_is_refused_with_both_numbers_and_the_epoch_go
     for (uint64_t task = 0; task < 30; task++) {
         bool is_large = task % 3 == 1;
         must(order(&scene, (uint32_t)(task % 2), task, is_large ? 9 * MIB : MIB));
-        must(hr_arena_receive(scene.arena, (uint32_t)(task % 2), in_s(PATIENCE_S), &delivery));
+        must(hr__arena_receive(scene.arena, (uint32_t)(task % 2), in_s(PATIENCE_S), &delivery));
         assert_int_equal(delivery->status, is_large ? TOO_BIG : HR_STATUS_BATCH);
         assert_int_equal(*(uint64_t *)delivery->data, is_large ? 9 * MIB : word_of(task, 0));
         hr_delivery_done(delivery);
@@ -173,7 +174,7 @@ static void a_trainer_that_waits_for_one_worker_sleeps_while_another_lacks_memor
     for (uint32_t worker = 1; worker < 3; worker++) start(&scene, worker);
     for (uint32_t worker = 0; worker < 3; worker++) must(order(&scene, worker, worker, 8 * MIB));
     int64_t cpu_start = cpu_ns();
-    assert_int_equal(hr_arena_receive(scene.arena, 0, now_ns() + 300000000, &delivery), -ETIMEDOUT);
+    assert_int_equal(hr__arena_receive(scene.arena, 0, now_ns() + 300000000, &delivery), -ETIMEDOUT);
     assert_true(cpu_ns() - cpu_start < 100000000);
     hr_delivery_done(expect(&scene, 1, 1, 8 * MIB));
     hr_delivery_done(expect(&scene, 2, 2, 8 * MIB));
@@ -231,7 +232,7 @@ static void refuse_after_moving(void) {
     struct hr_delivery *delivery;
     for (uint64_t task = 2; task < 5; task++) {
         must(order(&scene, 0, task, 24 * MIB)); /* there are windows for it, but not the memory */
-        must(hr_arena_receive(scene.arena, 0, in_s(PATIENCE_S), &delivery));
+        must(hr__arena_receive(scene.arena, 0, in_s(PATIENCE_S), &delivery));
         check(delivery->status == TOO_BIG && *(uint64_t *)delivery->data == 24 * MIB);
         hr_delivery_done(delivery);
     }
@@ -334,9 +335,9 @@ static void files_of_one_mib_hold_small_batches(void **state) {
 }
 
 static void be_refused_an_arena(void) {
-    struct hr_arena_options options = {.worker_count = 2, .prefetch_count = 8};
+    struct hr__arena_options options = {.worker_count = 2, .prefetch_count = 8};
     hr_arena *arena;
-    check(hr_arena_open(&options, &arena) == -EFBIG);
+    check(hr__arena_open(&options, &arena) == -EFBIG);
     check(strstr(hr_error_message(), "(ulimit -f)"));
 }
 
@@ -376,7 +377,7 @@ static void a_slot_of_which_one_leaf_is_held_gives_the_rest_back(void **state) {
     struct hr_worker_fds fds;
     hr_lease *leases[2], *dead;
     set_scene_with_crew(&scene, 1, 2, UINT64_C(1) << 30);
-    must(hr_arena_open_worker_fds(scene.arena, 0, &fds));
+    must(hr__arena_open_worker_fds(scene.arena, 0, &fds));
     must(order(&scene, 0, 0, 32 * MIB));
     struct hr_delivery *delivery = expect(&scene, 0, 0, 32 * MIB);
     unsigned char *data = delivery->data;
@@ -427,7 +428,7 @@ static void labels_that_are_kept_do_not_pin_the_images(void **state) {
     struct scene scene;
     struct hr_worker_fds fds;
     set_scene_with_crew(&scene, 2, 4, UINT64_C(1) << 30);
-    must(hr_arena_open_worker_fds(scene.arena, 0, &fds));
+    must(hr__arena_open_worker_fds(scene.arena, 0, &fds));
     run_epoch(&scene, KEPT, 4, MIB, keep_labels);
     uint64_t bytes = bytes_of(fds.memory_fd), labels = KEPT * hr__round_up(LABELS_BYTES, hr__page_bytes());
     print_message("%d labels of %d KiB kept: %llu MiB\n", KEPT, LABELS_BYTES / KIB, (unsigned long long)bytes / MIB);
@@ -447,7 +448,7 @@ static void slots_far_larger_than_recent_batches_are_trimmed(void **state) {
     struct scene scene;
     struct hr_worker_fds fds;
     set_scene_with_crew(&scene, 2, 4, UINT64_C(1) << 30);
-    must(hr_arena_open_worker_fds(scene.arena, 0, &fds));
+    must(hr__arena_open_worker_fds(scene.arena, 0, &fds));
     run_epoch(&scene, 8, 4, 32 * MIB, drop);
     assert_true(bytes_of(fds.memory_fd) >= 64 * MIB);
     run_epoch(&scene, 2000, 4, 64 * KIB, drop);

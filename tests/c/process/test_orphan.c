@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "../support/arena_scene.h"
+#include "arena/arena.h"
 
 #include <stdatomic.h>
 
@@ -96,7 +97,7 @@ static _Noreturn void be_trainer(void) {
     set_scene(&scene, WORKERS, 8, 32 * MIB);
     for (uint32_t i = 0; i < WORKERS; i++) {
         struct hr_worker_fds fds;
-        must(hr_arena_open_worker_fds(scene.arena, i, &fds));
+        must(hr__arena_open_worker_fds(scene.arena, i, &fds));
         pid_t pid = fork();
         if (pid == 0) lives[i](&fds);
         if (lives[i] == be_importing) must(hr_worker_fds_guard(&fds, pid));
@@ -193,7 +194,7 @@ static void a_process_that_has_ended_cannot_be_guarded(void **state) {
     struct hr_worker_fds fds;
     int status;
     set_scene(&scene, 1, 4, 32 * MIB);
-    must(hr_arena_open_worker_fds(scene.arena, 0, &fds));
+    must(hr__arena_open_worker_fds(scene.arena, 0, &fds));
     pid_t pid = fork();
     if (pid == 0) _exit(0);
     assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -216,7 +217,7 @@ static _Noreturn void be_trainer_of_one_who_is_late(void) {
     struct scene scene;
     struct hr_worker_fds fds;
     set_scene(&scene, 1, 4, 32 * MIB);
-    must(hr_arena_open_worker_fds(scene.arena, 0, &fds));
+    must(hr__arena_open_worker_fds(scene.arena, 0, &fds));
     if (fork() == 0) be_late(&fds);
     for (;;) pause();
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include "../support/product.h"
+#include "arena/arena.h"
+#include "crew/crew.h"
 
 #include <sys/resource.h>
 
@@ -108,7 +110,7 @@ static void stop_crew(struct product *product, bool may_be_stopped) {
     }
     int running = stop_product(product, report.state == 'T' ? KILL_MS : STOP_MS);
     for (uint32_t i = 0; i < product->setting.workers; i++)
-        must(hr_crew_wait(hr_loader_crew(product->loader), i, in_s(PATIENCE_S)));
+        must(hr__crew_wait(hr_loader_crew(product->loader), i, in_s(PATIENCE_S)));
     assert_in_range(running, 0, report.state == 'T'); /* 1: it was killed, and the machine was late */
 }
 
@@ -116,7 +118,7 @@ static void stop_crew(struct product *product, bool may_be_stopped) {
 static void end_product(struct product *product, bool may_be_stopped, int descriptors) {
     struct hr_worker_fds fds;
     struct hr_arena_report report;
-    must(hr_arena_open_worker_fds(hr_loader_arena(product->loader), 0, &fds));
+    must(hr__arena_open_worker_fds(hr_loader_arena(product->loader), 0, &fds));
     stop_crew(product, may_be_stopped);
     product->last_death = product->death_count ? product->last_death : look_at(product, 1);
     for (int i = 0; i < KEEP_MAX; i++) release_kept(&product->kept[i]);
@@ -244,10 +246,10 @@ static void run_three_workers(void) {
     begin_epoch(&product, ITEMS / 3);
     finish_epoch(&product);
     must(hr_loader_dismiss(product.loader, 0));
-    must(hr_crew_wait(hr_loader_crew(product.loader), 0, in_s(PATIENCE_S)));
+    must(hr__crew_wait(hr_loader_crew(product.loader), 0, in_s(PATIENCE_S)));
     check(product.death_count == 1);
     stop_product(&product, 500);
-    for (uint32_t i = 1; i < 3; i++) must(hr_crew_wait(hr_loader_crew(product.loader), i, in_s(PATIENCE_S)));
+    for (uint32_t i = 1; i < 3; i++) must(hr__crew_wait(hr_loader_crew(product.loader), i, in_s(PATIENCE_S)));
     close_product(&product);
 }
 
@@ -410,7 +412,7 @@ static _Noreturn void be_silent_trainer(void) {
     must(hr_loader_begin(loader, NULL, 0, in_s(PATIENCE_S)));
     for (uint32_t i = 0; i < LIVES; i++) must(hr_crew_fork(hr_loader_crew(loader), i, lives[i], NULL));
     for (uint32_t i = 0; i < 2; i++)
-        must(hr_arena_grant(hr_loader_arena(loader), LIVES - 1, HR_TASK_MAKE, i, &wanted, sizeof wanted));
+        must(hr__arena_grant(hr_loader_arena(loader), LIVES - 1, HR_TASK_MAKE, i, &wanted, sizeof wanted));
     for (;;) pause();
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "../support/arena_scene.h"
+#include "arena/arena.h"
 
 #include <sched.h>
 
@@ -58,7 +59,7 @@ static void run(bool any_worker, uint64_t limit_bytes) {
     for (uint64_t n = 0; n < BATCHES / 2; n++) {
         struct hr_delivery *delivery;
         uint32_t wanted = any_worker ? HR_ANY_WORKER : (uint32_t)(n % WORKERS);
-        must(hr_arena_receive(scene.arena, wanted, in_s(PATIENCE_S), &delivery));
+        must(hr__arena_receive(scene.arena, wanted, in_s(PATIENCE_S), &delivery));
         uint32_t worker = delivery->worker;
         check(delivery->task == received[worker]);
         check(delivery->bytes == bytes_of_task(received[worker]));

@@ -25,6 +25,7 @@
 #include <headrace/face/face.h>
 #include <headrace/headrace.h>
 
+#include "arena/arena.h"
 #include "os/os.h"
 #include "sanitized.h"
 
@@ -131,14 +132,14 @@ static inline _Noreturn void be_worker(struct hr_worker_fds *fds) {
 static inline void watch(struct scene *scene, uint32_t worker, pid_t pid) {
     scene->pids[worker] = pid;
     must(hr__pidfd(pid, &scene->pidfds[worker]));
-    must(hr_arena_watch(scene->arena, worker, scene->pidfds[worker]));
+    must(hr__arena_watch(scene->arena, worker, scene->pidfds[worker]));
 }
 
 /* Starts worker `worker` with `stop` as its $HEADRACE_STOP if that is not NULL, running `life`. */
 static inline void start_as(struct scene *scene, uint32_t worker, const char *stop,
                             void (*life)(struct hr_worker_fds *)) {
     struct hr_worker_fds fds;
-    must(hr_arena_open_worker_fds(scene->arena, worker, &fds));
+    must(hr__arena_open_worker_fds(scene->arena, worker, &fds));
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) {
@@ -182,7 +183,7 @@ static inline int reap_pid(pid_t pid) {
 
 static inline int reap(struct scene *scene, uint32_t worker) {
     int status = reap_pid(scene->pids[worker]);
-    if (scene->arena) hr_arena_watch(scene->arena, worker, -1);
+    if (scene->arena) hr__arena_watch(scene->arena, worker, -1);
     close(scene->pidfds[worker]);
     scene->pids[worker] = 0;
     return status;
@@ -195,9 +196,10 @@ static inline void assert_child_succeeds(pid_t pid) {
 }
 
 static inline void set_scene(struct scene *scene, uint32_t workers, uint32_t prefetch, uint64_t limit_bytes) {
-    struct hr_arena_options options = {.worker_count = workers, .prefetch_count = prefetch, .limit_bytes = limit_bytes};
+    struct hr__arena_options options = {
+        .worker_count = workers, .prefetch_count = prefetch, .limit_bytes = limit_bytes};
     *scene = (struct scene){.worker_count = workers};
-    must(hr_arena_open(&options, &scene->arena));
+    must(hr__arena_open(&options, &scene->arena));
 }
 
 static inline void set_scene_with_crew(struct scene *scene, uint32_t workers, uint32_t prefetch, uint64_t limit_bytes) {
@@ -221,7 +223,7 @@ static inline void clear_scene(struct scene *scene) {
 static inline hr_port *open_port_here(struct scene *scene, uint32_t worker) {
     struct hr_worker_fds fds;
     hr_port *port;
-    must(hr_arena_open_worker_fds(scene->arena, worker, &fds));
+    must(hr__arena_open_worker_fds(scene->arena, worker, &fds));
     must(hr_port_open(&fds, &port));
     return port;
 }
@@ -230,13 +232,13 @@ static inline hr_port *open_port_here(struct scene *scene, uint32_t worker) {
 
 static inline int order(struct scene *scene, uint32_t worker, uint64_t task, uint64_t bytes) {
     struct order wanted = {bytes};
-    return hr_arena_grant(scene->arena, worker, 0, task, &wanted, sizeof wanted);
+    return hr__arena_grant(scene->arena, worker, 0, task, &wanted, sizeof wanted);
 }
 
 /* Receives a batch and checks every word of it. */
 static inline struct hr_delivery *expect(struct scene *scene, uint32_t worker, uint64_t task, uint64_t bytes) {
     struct hr_delivery *delivery = NULL;
-    must(hr_arena_receive(scene->arena, worker, in_s(PATIENCE_S), &delivery));
+    must(hr__arena_receive(scene->arena, worker, in_s(PATIENCE_S), &delivery));
     check(delivery->status == HR_STATUS_BATCH);
     check(delivery->task == task);
     check(delivery->bytes == bytes);

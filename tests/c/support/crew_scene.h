@@ -2,7 +2,9 @@
 #ifndef HR_TESTS_CREW_SCENE_H
 #define HR_TESTS_CREW_SCENE_H
 
+#include "arena/arena.h"
 #include "arena_scene.h"
+#include "crew/crew.h"
 
 #include <ctype.h>
 #include <stdatomic.h>
@@ -25,16 +27,16 @@ struct room {
 };
 
 static inline void open_room(struct room *room) {
-    struct hr_arena_options options = {.worker_count = WORKERS, .prefetch_count = 8, .limit_bytes = 64 * MIB};
+    struct hr__arena_options options = {.worker_count = WORKERS, .prefetch_count = 8, .limit_bytes = 64 * MIB};
     *room = (struct room){.descriptors = count_descriptors()};
     *board = (struct board){0};
-    must(hr_arena_open(&options, &room->arena));
-    must(hr_crew_open(room->arena, WORKERS, &room->crew));
+    must(hr__arena_open(&options, &room->arena));
+    must(hr__crew_open(room->arena, WORKERS, &room->crew));
 }
 
 static inline void close_room(struct room *room) {
     assert_int_equal(hr_crew_stop(room->crew, PATIENCE_S * INT64_C(1000000000)), 0);
-    assert_null(hr_crew_close(room->crew));
+    assert_null(hr__crew_close(room->crew));
     assert_null(hr_arena_close(room->arena));
     assert_int_equal(count_descriptors(), room->descriptors);
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
@@ -47,7 +49,7 @@ static inline struct hr_worker_report look(struct room *room, uint32_t worker) {
 }
 
 static inline struct hr_worker_report await_end(struct room *room, uint32_t worker) {
-    must(hr_crew_wait(room->crew, worker, in_s(PATIENCE_S)));
+    must(hr__crew_wait(room->crew, worker, in_s(PATIENCE_S)));
     return look(room, worker);
 }
 

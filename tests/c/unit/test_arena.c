@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "../support/arena_scene.h"
+#include "arena/arena.h"
 
 #include <pthread.h>
 
@@ -33,7 +34,7 @@ static void a_batch_arrives_with_its_task_kind_and_status(void **state) {
     struct hr_task task;
     struct hr_delivery *delivery;
     void *data;
-    must(hr_arena_grant(room->scene.arena, 0, 17, 1234567890123, "payload", 7));
+    must(hr__arena_grant(room->scene.arena, 0, 17, 1234567890123, "payload", 7));
     must(hr_port_take(room->port, in_s(PATIENCE_S), &task));
     assert_int_equal(task.task, 1234567890123);
     assert_int_equal(task.kind, 17);
@@ -43,7 +44,7 @@ static void a_batch_arrives_with_its_task_kind_and_status(void **state) {
     assert_int_equal((uintptr_t)data % (2 * MIB), 0);
     memcpy(data, "batch", 5);
     must(hr_port_publish(room->port, 21, 5));
-    must(hr_arena_receive(room->scene.arena, 0, in_s(PATIENCE_S), &delivery));
+    must(hr__arena_receive(room->scene.arena, 0, in_s(PATIENCE_S), &delivery));
     assert_int_equal(delivery->task, 1234567890123);
     assert_int_equal(delivery->kind, 17);
     assert_int_equal(delivery->worker, 0);
@@ -58,11 +59,11 @@ static void a_task_and_a_batch_may_be_empty(void **state) {
     struct room *room = *state;
     struct hr_task task;
     struct hr_delivery *delivery;
-    must(hr_arena_grant(room->scene.arena, 0, 0, 1, NULL, 0));
+    must(hr__arena_grant(room->scene.arena, 0, 0, 1, NULL, 0));
     must(hr_port_take(room->port, in_s(PATIENCE_S), &task));
     assert_int_equal(task.payload_bytes, 0);
     must(hr_port_publish(room->port, 0, 0));
-    must(hr_arena_receive(room->scene.arena, HR_ANY_WORKER, in_s(PATIENCE_S), &delivery));
+    must(hr__arena_receive(room->scene.arena, HR_ANY_WORKER, in_s(PATIENCE_S), &delivery));
     assert_int_equal(delivery->bytes, 0);
     hr_delivery_done(delivery);
 }
@@ -154,11 +155,11 @@ static void a_wait_ends_at_its_deadline(void **state) {
     struct hr_task task;
     struct hr_delivery *delivery = NULL;
     int64_t start = now_ns();
-    assert_int_equal(hr_arena_receive(room->scene.arena, 0, start + 5000000, &delivery), -ETIMEDOUT);
+    assert_int_equal(hr__arena_receive(room->scene.arena, 0, start + 5000000, &delivery), -ETIMEDOUT);
     assert_int_equal(hr_port_take(room->port, start + 10000000, &task), -ETIMEDOUT);
     assert_true(now_ns() - start >= 10000000);
     assert_null(delivery);
-    assert_int_equal(hr_arena_receive(room->scene.arena, HR_ANY_WORKER, 0, &delivery), -ETIMEDOUT);
+    assert_int_equal(hr__arena_receive(room->scene.arena, HR_ANY_WORKER, 0, &delivery), -ETIMEDOUT);
 }
 
 static void a_stopped_arena_says_so_on_both_sides(void **state) {
@@ -171,18 +172,18 @@ static void a_stopped_arena_says_so_on_both_sides(void **state) {
     hr_arena_stop(room->scene.arena);
     assert_int_equal(hr_port_take(room->port, HR_NO_DEADLINE, &task), HR_E_CLOSED);
     assert_int_equal(order(&room->scene, 0, 1, 64), HR_E_CLOSED);
-    assert_int_equal(hr_arena_receive(room->scene.arena, 0, HR_NO_DEADLINE, &delivery), HR_E_CLOSED);
-    assert_int_equal(hr_arena_open_worker_fds(room->scene.arena, 0, &fds), HR_E_CLOSED);
+    assert_int_equal(hr__arena_receive(room->scene.arena, 0, HR_NO_DEADLINE, &delivery), HR_E_CLOSED);
+    assert_int_equal(hr__arena_open_worker_fds(room->scene.arena, 0, &fds), HR_E_CLOSED);
 }
 
 static void options_out_of_range_are_refused(void **state) {
     (void)state;
     hr_arena *arena = (hr_arena *)&state;
-    const struct hr_arena_options bad[] = {{.worker_count = 0, .prefetch_count = 1},
-                                           {.worker_count = HR_ARENA_MAX_WORKERS + 1, .prefetch_count = 1},
-                                           {.worker_count = 1, .prefetch_count = 0},
-                                           {.worker_count = 1, .prefetch_count = HR_ARENA_MAX_SLOTS / 2 + 1}};
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_int_equal(hr_arena_open(&bad[i], &arena), -EINVAL);
+    const struct hr__arena_options bad[] = {{.worker_count = 0, .prefetch_count = 1},
+                                            {.worker_count = HR_ARENA_MAX_WORKERS + 1, .prefetch_count = 1},
+                                            {.worker_count = 1, .prefetch_count = 0},
+                                            {.worker_count = 1, .prefetch_count = HR_ARENA_MAX_SLOTS / 2 + 1}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_int_equal(hr__arena_open(&bad[i], &arena), -EINVAL);
     assert_ptr_equal(arena, &state);
     assert_null(hr_arena_close(NULL));
     assert_null(hr_port_close(NULL));
@@ -220,7 +221,7 @@ static void leased_memory_outlives_the_arena(void **state) {
 static void a_close_frees_memory_without_leases_at_once(void **state) {
     struct room *room = *state;
     struct hr_worker_fds fds;
-    must(hr_arena_open_worker_fds(room->scene.arena, 0, &fds));
+    must(hr__arena_open_worker_fds(room->scene.arena, 0, &fds));
     struct hr_delivery *kept = hand_over(&room->scene, room->port, 0, MIB),
                        *dropped = hand_over(&room->scene, room->port, 1, 16 * MIB);
     hr_lease *lease = lease_all(kept);

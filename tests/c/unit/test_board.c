@@ -4,6 +4,7 @@
 #include <headrace/look.h>
 
 #include "board/board.h"
+#include "board/look.h"
 
 /* The layout of a board, and a board with one process. Several processes are in tests/c/process/test_board_ranks.c. */
 
@@ -156,18 +157,18 @@ static void a_process_has_one_board(void **state) {
 
 static void looking_checks_the_memory(void **state) {
     enum hr__memory_kind kind;
-    struct hr_board_position positions[4];
+    struct hr__board_position positions[4];
     hr_board *board = open_alone();
     int fd = -1;
     (void)state;
-    assert_int_equal(hr_board_look(board->fd, positions, 4), 0); /* its own process does not count */
+    assert_int_equal(hr__board_look(board->fd, positions, 4), 0); /* its own process does not count */
     must(hr__memory_create("headrace-test", 8, 8, &fd, &kind));
-    assert_int_equal(hr_board_look(fd, positions, 4), HR_E_CORRUPT);
+    assert_int_equal(hr__board_look(fd, positions, 4), HR_E_CORRUPT);
     close(fd);
     must(hr__memory_create("headrace-test", 8192, 8192, &fd, &kind));
-    assert_true(hr_board_look(fd, positions, 4) < 0);
+    assert_true(hr__board_look(fd, positions, 4) < 0);
     close(fd);
-    assert_true(hr_board_look(-1, positions, 4) < 0);
+    assert_true(hr__board_look(-1, positions, 4) < 0);
     hr_board_close(board);
 }
 

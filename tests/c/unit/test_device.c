@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Slots that a device has registered, batches that only copies to a device hold, and arenas that outlive workers. */
 #include "../support/arena_scene.h"
+#include "arena/arena.h"
 
 #include <pthread.h>
 
@@ -33,9 +34,9 @@ static int close_room(void **state) {
 static struct hr_delivery *receive(struct room *room, uint64_t bytes, uint64_t task) {
     struct order order = {bytes};
     struct hr_delivery *delivery;
-    must(hr_arena_grant(room->scene.arena, 0, HR_TASK_MAKE, task, &order, sizeof order));
+    must(hr__arena_grant(room->scene.arena, 0, HR_TASK_MAKE, task, &order, sizeof order));
     must(work_once(room->port, in_s(PATIENCE_S)));
-    must(hr_arena_receive(room->scene.arena, 0, in_s(PATIENCE_S), &delivery));
+    must(hr__arena_receive(room->scene.arena, 0, in_s(PATIENCE_S), &delivery));
     assert_true(is_filled(delivery->data, bytes, task));
     return delivery;
 }
@@ -157,11 +158,11 @@ static void caller_is_asked_to_settle_before_memory_runs_out(void **state) {
         hr_delivery_send(held);
         hr_delivery_done(held);
     }
-    must(hr_arena_grant(room->scene.arena, 0, HR_TASK_MAKE, HELD, &order, sizeof order));
+    must(hr__arena_grant(room->scene.arena, 0, HR_TASK_MAKE, HELD, &order, sizeof order));
     must(work_once(room->port, in_s(PATIENCE_S)));
-    assert_int_equal(hr_arena_receive(room->scene.arena, 0, in_s(PATIENCE_S), &delivery), -EBUSY);
+    assert_int_equal(hr__arena_receive(room->scene.arena, 0, in_s(PATIENCE_S), &delivery), -EBUSY);
     for (int i = 0; i < HELD; i++) hr_lease_release(leases[i]);
-    must(hr_arena_receive(room->scene.arena, 0, in_s(PATIENCE_S), &delivery));
+    must(hr__arena_receive(room->scene.arena, 0, in_s(PATIENCE_S), &delivery));
     assert_int_equal(delivery->is_copy, 0);
     assert_true(is_filled(delivery->data, MOST, HELD));
     hr_delivery_done(delivery);
@@ -170,15 +171,16 @@ static void caller_is_asked_to_settle_before_memory_runs_out(void **state) {
 static void restarted_arena_gives_other_workers_its_memory(void **state) {
     struct room *room = *state;
     struct order order = {MIB};
-    const struct hr_arena_options options = {.worker_count = WORKERS, .prefetch_count = PREFETCH, .limit_bytes = LIMIT};
+    const struct hr__arena_options options = {
+        .worker_count = WORKERS, .prefetch_count = PREFETCH, .limit_bytes = LIMIT};
     hr_delivery_done(receive(room, MIB, 1));
     /* One task is published and not received, another one is not taken. */
     for (uint64_t task = 2; task <= 3; task++)
-        must(hr_arena_grant(room->scene.arena, 0, HR_TASK_MAKE, task, &order, sizeof order));
+        must(hr__arena_grant(room->scene.arena, 0, HR_TASK_MAKE, task, &order, sizeof order));
     must(work_once(room->port, in_s(PATIENCE_S)));
     hr_arena_stop(room->scene.arena);
     hr_port_close(room->port);
-    must(hr_arena_restart(room->scene.arena, &options));
+    must(hr__arena_restart(room->scene.arena, &options));
     room->port = open_port_here(&room->scene, 0);
     struct hr_delivery *delivery = receive(room, MIB, 9);
     assert_true(slot_of(delivery).received_count >= 2);
@@ -191,8 +193,8 @@ static void restarted_arena_gives_other_workers_its_memory(void **state) {
 
 static void arena_is_restarted_with_its_own_options_only(void **state) {
     struct room *room = *state;
-    struct hr_arena_options options = {.worker_count = WORKERS + 1, .prefetch_count = PREFETCH};
-    assert_int_equal(hr_arena_restart(room->scene.arena, &options), HR_E_STATE);
+    struct hr__arena_options options = {.worker_count = WORKERS + 1, .prefetch_count = PREFETCH};
+    assert_int_equal(hr__arena_restart(room->scene.arena, &options), HR_E_STATE);
 }
 
 int main(void) {

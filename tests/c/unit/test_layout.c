@@ -81,14 +81,14 @@ static void the_parts_of_an_arena_lie_one_after_another(void **state) {
                      (unsigned char *)hr__layout_completion_ring(plan, WORKERS - 1) + hr__ring_bytes(CAPACITY));
     assert_ptr_equal(base + plan->head_end, hr__layout_sight(plan, WORKERS));
     assert_true(plan->windows_at >= plan->head_end);
-    assert_int_equal(plan->windows_at % HR__WINDOW_ALIGN, 0);
+    assert_int_equal(plan->windows_at % HR_WINDOW_STEP, 0);
     assert_int_equal(hr__layout_window_at(plan, SLOTS), plan->total_bytes);
 }
 
 static void sizes_beyond_what_a_file_can_have_are_refused(void **state) {
     (void)state;
     struct hr__arena_layout plan = {.slot_count = 7};
-    assert_int_equal(hr__layout_plan(1, SLOTS, CAPACITY, UINT64_MAX & ~(uint64_t)(HR__WINDOW_ALIGN - 1), &plan),
+    assert_int_equal(hr__layout_plan(1, SLOTS, CAPACITY, UINT64_MAX & ~(uint64_t)(HR_WINDOW_STEP - 1), &plan),
                      -EOVERFLOW);
     assert_int_equal(hr__layout_plan(1, 4096, CAPACITY, UINT64_C(1) << 52, &plan), -EOVERFLOW);
     assert_int_equal(plan.slot_count, 7);

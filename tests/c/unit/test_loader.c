@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "arena/arena.h"
 #include "loader_scene.h"
 
 /*
@@ -411,10 +412,10 @@ static void parked_workers_get_no_tasks_and_the_order_stays(void **state) {
     for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
         must(hr_loader_use(room.loader, uses[i]));
         answer_in_order(&room, &next_index, &answered, TASKS, answered + WORKERS_MAX * PREFETCH);
-        for (uint32_t w = 0; w < WORKERS_MAX; w++) must(hr_arena_worker_status(room.scene.arena, w, &before[w]));
+        for (uint32_t w = 0; w < WORKERS_MAX; w++) must(hr__arena_worker_status(room.scene.arena, w, &before[w]));
         answer_in_order(&room, &next_index, &answered, TASKS, answered + 5);
         for (uint32_t w = 0; w < WORKERS_MAX; w++) {
-            must(hr_arena_worker_status(room.scene.arena, w, &after));
+            must(hr__arena_worker_status(room.scene.arena, w, &after));
             assert_true((after.done_count > before[w].done_count) == (w < uses[i]));
         }
     }

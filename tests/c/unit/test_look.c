@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include "../support/arena_scene.h"
+#include "arena/arena.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -10,6 +11,7 @@
 #include <headrace/face/show.h>
 
 #include "arena/ledger.h"
+#include "arena/look.h"
 #include "os/os.h"
 
 /* The numbers that observers see of a loader; they believe nothing that they read. */
@@ -72,7 +74,7 @@ static void step(struct room *room, uint64_t index) {
     must(hr_port_reserve(room->port, BYTES, &data));
     must(hr_port_publish(room->port, HR_STATUS_BATCH, BYTES));
     hr_show_enter(room->show, &visit);
-    must(hr_arena_receive(room->scene.arena, 0, in_s(PATIENCE_S), &delivery));
+    must(hr__arena_receive(room->scene.arena, 0, in_s(PATIENCE_S), &delivery));
     hr_show_leave(room->show, &visit, HR_SHOW_BATCH, 5, 2);
     hr_delivery_done(delivery);
 }
@@ -123,25 +125,25 @@ static void an_observer_sees_what_a_loader_shows(void **state) {
 static void a_glance_sees_the_sample_that_a_worker_reads(void **state) {
     struct room room;
     struct hr_task task;
-    struct hr_glance glances[WORKERS];
+    struct hr__glance glances[WORKERS];
     void *data;
     (void)state;
     open_room(&room);
     must(order(&room.scene, 0, 7, BYTES));
     must(hr_port_take(room.port, in_s(PATIENCE_S), &task));
     hr_port_note_index(room.port, 0, 123);
-    assert_int_equal(hr_arena_glance(room.fd, glances, WORKERS), WORKERS);
+    assert_int_equal(hr__arena_glance(room.fd, glances, WORKERS), WORKERS);
     assert_int_equal(glances[0].phase, HR_PHASE_FETCH);
     assert_int_equal(glances[0].task, 7);
     assert_int_equal(glances[0].index, 123);
     assert_int_equal(glances[1].index, HR_NO_SAMPLE);
     must(hr_port_reserve(room.port, BYTES, &data));
     must(hr_port_publish(room.port, HR_STATUS_BATCH, BYTES));
-    assert_int_equal(hr_arena_glance(room.fd, glances, 1), WORKERS);
+    assert_int_equal(hr__arena_glance(room.fd, glances, 1), WORKERS);
     assert_int_equal(glances[0].phase, HR_PHASE_WAIT);
     close_room(&room);
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    assert_int_equal(hr_arena_glance(null, glances, WORKERS), HR_E_CORRUPT);
+    assert_int_equal(hr__arena_glance(null, glances, WORKERS), HR_E_CORRUPT);
     close(null);
 }
 
@@ -212,14 +214,14 @@ static void the_last_batches_of_a_worker_can_be_read(void **state) {
         usleep(120); /* so long that each is timed */
         step(&room, i);
     }
-    int count = hr_arena_look_batches(room.fd, 0, 0, batches, STEPS);
+    int count = hr__arena_look_batches(room.fd, 0, 0, batches, STEPS);
     assert_in_range(count, 1, 256);
     for (int i = 1; i < count; i++) assert_int_equal(batches[i].number, batches[0].number + (uint64_t)i);
     const struct hr_batch_look *last = &batches[count - 1];
     assert_int_equal(last->bytes, BYTES);
     assert_true(last->task < STEPS && last->began_ns > 0);
-    assert_int_equal(hr_arena_look_batches(room.fd, 0, last->number - 2, batches, STEPS), 2);
-    assert_int_equal(hr_arena_look_batches(room.fd, WORKERS, 0, batches, STEPS), -EINVAL);
+    assert_int_equal(hr__arena_look_batches(room.fd, 0, last->number - 2, batches, STEPS), 2);
+    assert_int_equal(hr__arena_look_batches(room.fd, WORKERS, 0, batches, STEPS), -EINVAL);
     close_room(&room);
 }
 

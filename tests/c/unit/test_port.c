@@ -6,6 +6,7 @@
 
 #include "../support/arena_scene.h"
 #include "../support/sanitized.h"
+#include "arena/arena.h"
 
 #include "arena/ledger.h"
 #include "os/os.h"
@@ -65,7 +66,7 @@ static void no_more_is_published_than_was_reserved(void **state) {
 static int receive_forged(struct room *room, struct hr__record record) {
     struct hr_delivery *delivery = NULL;
     assert_int_equal(hr__ring_push(&room->forger, &record), 0);
-    int r = hr_arena_receive(room->scene.arena, 0, in_s(PATIENCE_S), &delivery);
+    int r = hr__arena_receive(room->scene.arena, 0, in_s(PATIENCE_S), &delivery);
     if (r < 0) assert_null(delivery);
     hr_delivery_done(delivery);
     return r;
@@ -127,7 +128,7 @@ static void another_workers_slot_is_corrupt(void **state) {
     room->forger = room->scene.arena->peers[1].completions;
     struct hr_delivery *delivery = NULL;
     assert_int_equal(hr__ring_push(&room->forger, &room->honest), 0);
-    assert_int_equal(hr_arena_receive(room->scene.arena, 1, in_s(PATIENCE_S), &delivery), HR_E_CORRUPT);
+    assert_int_equal(hr__arena_receive(room->scene.arena, 1, in_s(PATIENCE_S), &delivery), HR_E_CORRUPT);
     assert_null(delivery);
 }
 
@@ -135,7 +136,7 @@ static void a_damaged_index_is_corrupt_and_names_the_worker(void **state) {
     struct room *room = *state;
     struct hr_delivery *delivery = NULL;
     atomic_store(&room->forger.shared->tail, UINT64_C(1) << 50);
-    assert_int_equal(hr_arena_receive(room->scene.arena, HR_ANY_WORKER, in_s(PATIENCE_S), &delivery), HR_E_CORRUPT);
+    assert_int_equal(hr__arena_receive(room->scene.arena, HR_ANY_WORKER, in_s(PATIENCE_S), &delivery), HR_E_CORRUPT);
     assert_non_null(strstr(hr_error_message(), "worker 0"));
 }
 
@@ -147,7 +148,7 @@ static void an_ask_without_a_grant_changes_nothing(void **state) {
     atomic_store(&record->ask, 7);
     atomic_fetch_add(&room->scene.arena->layout.header->asks, 1);
     uint64_t used = report_of(&room->scene).used_bytes;
-    assert_int_equal(hr_arena_receive(room->scene.arena, 1, now_ns() + 2000000, &delivery), -ETIMEDOUT);
+    assert_int_equal(hr__arena_receive(room->scene.arena, 1, now_ns() + 2000000, &delivery), -ETIMEDOUT);
     assert_int_equal(report_of(&room->scene).used_bytes, used);
     must(work_once(room->port, in_s(PATIENCE_S)));
     hr_delivery_done(expect(&room->scene, 0, 5, 64));
@@ -309,7 +310,7 @@ static void a_port_on_something_else_is_refused_and_the_descriptors_stay_the_cal
     hr_port *port = (hr_port *)room;
     FILE *file = tmpfile();
     int before = count_descriptors();
-    must(hr_arena_open_worker_fds(room->scene.arena, 0, &fds));
+    must(hr__arena_open_worker_fds(room->scene.arena, 0, &fds));
     int memory_fd = fds.memory_fd;
     fds.memory_fd = fileno(file);
     assert_int_equal(hr_port_open(&fds, &port), HR_E_CORRUPT); /* empty */
@@ -335,11 +336,11 @@ static void a_note_and_the_process_are_there_for_reports(void **state) {
     hr_port_note_making(room->port, 0, 0);
     hr_port_note_making(room->port, 3, 4711);
     hr_port_note_making(room->port, HR_MAKING_THREADS, 1); /* is not recorded */
-    must(hr_arena_worker_status(room->scene.arena, 0, &status));
+    must(hr__arena_worker_status(room->scene.arena, 0, &status));
     for (int i = 0; i < HR_MAKING_THREADS; i++)
         assert_true(status.making[i] == (i == 0 ? 0 : i == 3 ? 4711 : HR_NO_SAMPLE));
     hr_port_note_making(room->port, 3, HR_NO_SAMPLE);
-    must(hr_arena_worker_status(room->scene.arena, 0, &status));
+    must(hr__arena_worker_status(room->scene.arena, 0, &status));
     assert_true(status.making[3] == HR_NO_SAMPLE);
     must(work_once(room->port, in_s(PATIENCE_S)));
     assert_int_equal(atomic_load(&record->done_count), 1);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include "../support/arena_scene.h"
+#include "arena/arena.h"
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -84,7 +85,7 @@ static void step_by(struct room *room, uint32_t worker, hr_port *port, uint64_t 
     must(hr_port_reserve(port, BYTES, &data));
     must(hr_port_publish(port, HR_STATUS_BATCH, BYTES));
     hr_show_enter(room->show, &visit);
-    must(hr_arena_receive(room->scene.arena, worker, in_s(PATIENCE_S), &delivery));
+    must(hr__arena_receive(room->scene.arena, worker, in_s(PATIENCE_S), &delivery));
     hr_show_leave(room->show, &visit, HR_SHOW_BATCH, 5, 2);
     hr_delivery_done(delivery);
 }

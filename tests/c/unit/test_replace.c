@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
+#include "arena/arena.h"
 #include "loader_scene.h"
 
 /* How a loader handles workers that die, and workers that it dismissed. */
@@ -150,15 +151,15 @@ static void the_end_of_a_dismissed_worker_without_tasks_is_not_a_death(void **st
     int bell;
     open_room_with_tasks(&room, 0, 6);
     assert_true((bell = memfd_create("readable", 0)) >= 0); /* as a pidfd is when its process has ended */
-    must(hr_arena_watch(room.scene.arena, 0, bell));
+    must(hr__arena_watch(room.scene.arena, 0, bell));
     must(hr_loader_dismiss(room.loader, 0));
     for (int i = 0; i < 2; i++) assert_true(work(&room, 0));
     assert_int_equal(next_index_delivered(&room), 0);
     assert_int_equal(hr_loader_next(room.loader, in_s(PATIENCE_S), &delivery), HR_E_WORKER_DIED); /* it owes task 4 */
-    must(hr_arena_watch(room.scene.arena, 0, -1));
+    must(hr__arena_watch(room.scene.arena, 0, -1));
     assert_succession(replace(&room, 0), 1, 1, 1);
     assert_true(work(&room, 0));
-    must(hr_arena_watch(room.scene.arena, 0, bell));
+    must(hr__arena_watch(room.scene.arena, 0, bell));
     assert_true(work(&room, 1));
     for (int i = 1; i < 3; i++) assert_int_equal(next_index_delivered(&room), i);
     assert_true(work(&room, 1));

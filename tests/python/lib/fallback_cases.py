@@ -131,7 +131,7 @@ def kept_alive() -> int:
         for _ in range(2):
             iterator = iter(loader)
             next(iterator)
-            dead += [weakref.ref(iterator), weakref.ref(table.position_of(loader).progress)]
+            dead += [weakref.ref(iterator), weakref.ref(table.kept(loader).position.progress)]
             loader.load_state_dict(loader.state_dict())
             begin(loader, 1)
         dead.append(weakref.ref(loader))

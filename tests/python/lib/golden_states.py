@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""States of loaders of each kind, and what is left of their runs: tests/golden/states.json has them as an earlier headrace
-made them. test_golden_states.py continues them, and compares the states of today.
+"""Takes states of loaders of each kind, with what is left of their runs. tests/golden/states.json has those that an
+earlier headrace took; test_golden_states.py continues them, and compares the states of today.
 
     golden_states.py > tests/golden/states.json
 """
@@ -55,7 +55,7 @@ def make(kind: str) -> Any:
 
 
 def record(kind: str) -> list[dict[str, Any]]:
-    """Returns states of a loader, each with the states of torch's generator and the batches that follow in the epoch."""
+    """Returns states of a loader, each with that of torch's generator and the batches that follow in the epoch."""
     loader, found = make(kind), []
     whole = [epoch(loader, 0), epoch(loader, 1)]
     for stop in STOPS:

@@ -7,7 +7,8 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
-from headrace._report.recorded import BUCKETS, Hour, Recorded, Rows, Slow
+from headrace import _core
+from headrace._report.recorded import Hour, Recorded, Rows, Slow
 
 S = 10**9
 MS = 10**6
@@ -76,7 +77,7 @@ def run(
               **(more or {})}  # fmt: skip
     rows = rows_of(count, length_s, workers=workers, worker=worker, **values)
     steps, batches, slowest = _steps(rows, per_s, workers, wait, slow_every)
-    samples = [0] * BUCKETS
+    samples = [0] * _core.LOOK_BUCKETS
     samples[21] = 1000  # 2 to 4 ms
     known = {
         "path": "run1/one.hrr", "name": "train.py:88", "pid": 4187, "loader": 0, "rank": rank, "world_size": world_size,

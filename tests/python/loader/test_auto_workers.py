@@ -236,7 +236,7 @@ def test_with_worker_rng_number_changes_between_epochs(make: Any, persistent: bo
 def tuning_of(loader: Any) -> Tuning:
     from headrace.torch._own import table
 
-    found: Any = loader._tuning if isinstance(loader, headrace.Loader) else table.tunings.get(loader)
+    found: Any = (loader._kept if isinstance(loader, headrace.Loader) else table.kept(loader)).tuning
     assert isinstance(found, Tuning)
     return found
 

@@ -18,6 +18,7 @@ import pytest
 import torch
 import torch.utils.data
 from headrace import _core, _options
+from headrace._options import checks
 from loaders import Headrace, Torch, only_headrace
 
 pytestmark = only_headrace
@@ -78,7 +79,8 @@ def test_unknown_and_bad_options_are_refused(name: str) -> None:
 
 def test_limits_are_those_of_the_extension() -> None:
     """The options are checked without the extension, too."""
-    assert (_options._LEAST_CACHE, _options._MOST_THREADS) == (_core.SAMPLES_LEAST_BYTES, _core.IMAGE_MOST_THREADS)
+    ours = checks._LEAST_CACHE, checks._MOST_THREADS, checks._MIN_LIMIT
+    assert ours == (_core.SAMPLES_LEAST_BYTES, _core.IMAGE_MOST_THREADS, _core.COMMIT_STEP)
 
 
 @only_headrace
@@ -161,7 +163,7 @@ def test_subclass_attribute_with_invalid_option_value_is_named(num_workers: int,
     loader = Headrace(d.Squares(4), num_workers=num_workers, multiprocessing_context="fork" if num_workers else None)
     setattr(loader, name, value)
     if name == "seed" and num_workers == 0:
-        assert len(list(loader)) == 4  # pin_memory has no effect there
+        assert len(list(loader)) == 4  # no sample has random numbers of its own there
         return
     with pytest.raises((TypeError, ValueError), match=f"{name} should be") as caught:
         iter(loader)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from loaders import only_headrace
 from resumed import NUMPY_MAKERS as MAKERS
-from resumed import N, Numbers, Stateful, mixture, plain
+from resumed import N, Numbers, plain
 
 pytestmark = only_headrace
 

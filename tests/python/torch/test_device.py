@@ -20,7 +20,8 @@ import headrace.torch
 import pytest
 import torch
 from headrace import _core
-from headrace.torch._device import choose, memory, sender
+from headrace.torch._device import choose, sender
+from headrace.torch._own import table
 from interruptions import Interrupter
 from loaders import ENGINE, Headrace, needs_failpoints
 from processes import run, until
@@ -776,7 +777,7 @@ def test_numpy_loader_refuses_device() -> None:
 def test_loader_keeps_its_arena_no_longer_than_itself(flawless: Simulated) -> None:
     loader = loader_of(Wide())
     check(loader)
-    assert memory._kept.get(loader) is not None
+    assert table.kept(loader).arena is not None
     lost = _core.guard_lost()
     del loader
     gc.collect()

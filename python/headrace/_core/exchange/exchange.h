@@ -9,7 +9,7 @@
  * other.
  *
  *     port.c      _core.Port, a worker's end       encode.c    an object as a batch
- *     loader.c    _core.Loader, the trainer's end  collate.c   a list of samples as a batch
+ *     loader/     _core.Loader, the trainer's end  collate.c   a list of samples as a batch
  *     crew.c      its worker processes             decode.c    a batch as an object
  *     packed.c    a list of documents as one row   recipes.c   images that are made in the batch
  *     sending.c   batches that a device copies
@@ -28,7 +28,10 @@ extern PyTypeObject ShowType;
 extern PyTypeObject TunerType;
 extern PyTypeObject NotingType; /* the iterator that _core.Port.noting returns */
 extern PyObject *WorkerDied;    /* _core.WorkerDied, an exception */
-extern PyObject *Unsettled;     /* _core.Unsettled, an exception */
+
+/* The step of Loader.submit that failed: drawing the task, or sending it. */
+enum submit_step { SUBMIT_NONE, SUBMIT_DRAW, SUBMIT_SEND };
+extern PyObject *Unsettled; /* _core.Unsettled, an exception */
 
 /* ---- indices.c ---- */
 

@@ -17,22 +17,21 @@
  *     iterator_next                      exchange/iterator.c            refuses a second thread. Around the rest:
  *                                                                       hr_show_enter, hr_show_leave
  *       prepare                          exchange/iterator.c
- *         _prepare                       torch/_loader/checked.py           torch's profiler, a warning of a wrong length
- *           _next_data                   torch/_loader/workers.py             warns if a StopIteration of the user ended it
- *             _next_value                torch/_loader/workers.py             with pin_memory: _next_pinned
- *         _prepare                       _numpy/iterator.py             headrace.Loader: calls the engine itself
- *               warn_of_copies           _loader/trainer/engine.py      if batches are copied, because memory is short
- *               Engine.next              _loader/trainer/engine.py      None: the epoch is over, see below
- *                 submit_owed            _loader/trainer/engine.py      what is still due from an earlier call
- *                   loader_submit        exchange/loader.c              until no task is due
+ *         _prepare                       torch/_loader/checked.py           torch's profiler, a warning of a wrong
+ * length _next_data                   torch/_loader/workers.py             warns if a StopIteration of the user ended
+ * it _next_value                torch/_loader/workers.py             with pin_memory: _next_pinned _prepare
+ * _numpy/iterator.py             headrace.Loader: calls the engine itself warn_of_copies _loader/trainer/engine.py if
+ * batches are copied, because memory is short Engine.next              _loader/trainer/engine.py      None: the epoch
+ * is over, see below submit_owed            _loader/trainer/engine.py      what is still due from an earlier call
+ *                   loader_submit        exchange/loader/submit.c       until no task is due
  *                     tasks_draw         exchange/tasks.c               asks the sampler. Kept: indices, by thread
- *                     pack_task          exchange/loader.c              calls `wrap` (on_bad_sample, rng), pickles
+ *                     pack_task          exchange/loader/submit.c       calls `wrap` (on_bad_sample, rng), pickles
  *                     hr_loader_submit   src/loader/loader.c            grants the task: it is not due any more
  *                 _wait                  _loader/trainer/engine.py      replaces a worker that has died, names a stall
- *                   loader_wait          exchange/loader.c              waits. Kept: the delivery, and one task is due
+ *                   loader_wait          exchange/loader/wait.c         waits. Kept: the delivery, and one task is due
  *                 submit_owed            _loader/trainer/engine.py      this task, before the batch is rebuilt
  *               Engine.answer            _loader/trainer/engine.py
- *                 loader_answer          exchange/loader.c              rebuilds the batch. Kept: its objects
+ *                 loader_answer          exchange/loader/answer.c       rebuilds the batch. Kept: its objects
  *                 _note_place            _loader/trainer/engine.py      of an iterable dataset, once for an answer
  *                 _keep_notes            _loader/trainer/engine.py      bad samples, by the number of the answer
  *                 reraise                _loader/trainer/engine.py      an exception that a worker sent, after py_fail
@@ -40,8 +39,8 @@
  *         show_step                      exchange/iterator.c            to other ranks; check_end if one has ended
  *       hand_on                          exchange/iterator.c            no Python from here on
  *         tasks_answered                 exchange/tasks.c               a state that is taken now has this batch
- *         loader_drop                    exchange/loader.c              the keeper drops the value
- *       loader_tune                      exchange/loader.c              num_workers="auto": more or fewer get tasks
+ *         loader_drop                    exchange/loader/open.c         the keeper drops the value
+ *       loader_tune                      exchange/loader/workers.c      num_workers="auto": more or fewer get tasks
  *
  * At the end of an epoch Engine.next returns None. The workers are ended, unless they persist; _has_ended (of
  * EpochIterator) tells the other ranks; and _prepare raises StopIteration, each time that it is called.

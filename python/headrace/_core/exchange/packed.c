@@ -4,10 +4,10 @@
 #include <string.h>
 
 /*
- * headrace.torch.collate_packed (python/headrace/torch/_batches/packed.py) directly into the batch: one row of the tokens of
- * all samples, and what models need to tell the documents apart. A sample is a dict with "input_ids", and "labels" if
- * wanted, or the tokens themselves: tensors or arrays of one dimension, or lists of ints. Anything else is FOUND_NOT,
- * and the Python function packs it, or raises the exception.
+ * headrace.torch.collate_packed (python/headrace/torch/_batches/packed.py) directly into the batch: one row of the
+ * tokens of all samples, and what models need to tell the documents apart. A sample is a dict with "input_ids", and
+ * "labels" if wanted, or the tokens themselves: tensors or arrays of one dimension, or lists of ints. Anything else is
+ * FOUND_NOT, and the Python function packs it, or raises the exception.
  */
 
 /* The documents of a batch. Their memory belongs to the encoder's inputs. */

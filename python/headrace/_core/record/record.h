@@ -13,6 +13,8 @@
 
 extern PyTypeObject RecordingType;
 
+enum { CORE_NO_STEP = -1 }; /* inside_us of the first step of an epoch, in Python */
+
 /* The 64-bit numbers of many entries by column. `names`: `count` of them. Python sees a dict of memoryviews. */
 struct core_columns {
     PyObject *arrays; /* a list of bytes; owned */

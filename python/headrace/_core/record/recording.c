@@ -248,7 +248,7 @@ static PyObject *recording_steps(PyObject *self, void *ignored) {
     if (core_columns_make(&columns, step_names, STEP_NAMES, count) < 0) return NULL;
     for (uint64_t i = 0; i < count; i++) {
         hr_record_read_step(record, i, &step);
-        int64_t inside_us = step.inside_us == HR_LOOK_NO_STEP ? -1 : (int64_t)step.inside_us;
+        int64_t inside_us = step.inside_us == HR_LOOK_NO_STEP ? CORE_NO_STEP : (int64_t)step.inside_us;
         put(&columns, i, (const int64_t[STEP_NAMES]){step.at_ns, (int64_t)step.epoch, (int64_t)step.step, inside_us});
     }
     return core_columns_take(&columns);
@@ -276,7 +276,8 @@ static PyGetSetDef properties[] = {
     {"slowest", recording_slowest, NULL,
      "The slowest samples, slowest first: nanoseconds, index, worker, and when the batch was begun.", NULL},
     {"batches", recording_batches, NULL, "Columns of the last batches whose phases were timed.", NULL},
-    {"steps", recording_steps, NULL, "Columns of the last steps; inside_us is -1 for the first one of an epoch.", NULL},
+    {"steps", recording_steps, NULL, "Columns of the last steps; inside_us is NO_STEP for the first one of an epoch.",
+     NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -36,17 +36,13 @@ from headrace._samples import epoch_reports, image_counts
 from headrace._samples.dataset_epochs import DatasetEpochs
 from headrace._samples.draw import is_in_other_thread
 
-_DRAW, _SEND = 1, 2  # values of _core.Loader.failed_step
-WINDOW_STEP = 2 << 20  # windows of shared memory are multiples of this, if limits allow it
-NO_REPORT = "headrace: there is no report before the first iteration with workers"
-
 
 def _limit_of(report: dict[str, Any]) -> tuple[int, str]:
     """Returns the maximum size of an arena in bytes, and what sets that limit."""
     mapped = report["slots"] * report["window_bytes"]
     if mapped < report["limit_bytes"]:
         largest, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-        is_by_file = 0 <= largest < mapped + (report["slots"] + 1) * WINDOW_STEP
+        is_by_file = 0 <= largest < mapped + (report["slots"] + 1) * _core.WINDOW_STEP
         return mapped, "the limit of " + ("file sizes (ulimit -f)" if is_by_file else "address space (ulimit -v)")
     return report["limit_bytes"], "arena_limit"
 
@@ -282,7 +278,7 @@ class Engine:
     def _explain_submit(self, error: Exception, client: EngineClient) -> None:
         """Decides what becomes of a task that could not be submitted. If the handler of a signal raised the exception,
         the next call submits the task."""
-        if self._core.failed_step == _DRAW:
+        if self._core.failed_step == _core.SUBMIT_DRAW:
             if is_in_other_thread(error):
                 raise RuntimeError(
                     "headrace: another thread is drawing from this loader's sampler; give each thread an iterator of "
@@ -291,7 +287,7 @@ class Engine:
             self._draw_error = exception_text.in_words(error)
             if not signals.is_from_signal(error):
                 client.tasks.end_if_batched()  # the generator of torch's BatchSampler ends, too
-        elif self._core.failed_step == _SEND and not signals.is_from_signal(error):
+        elif self._core.failed_step == _core.SUBMIT_SEND and not signals.is_from_signal(error):
             indices = client.tasks.draw()
             client.tasks.lose()
             _explain_indices(error, indices, client.name_sampler(), self._core.submitted)

@@ -25,6 +25,7 @@ _TRUSTED = (
     "headrace._samples.",
     "headrace._loader.worker.",
     "headrace._loader.trainer.",
+    "headrace._loader.both.",
     deferred.DATASETS,
     "headrace.torch.",
 )

@@ -11,9 +11,7 @@ from typing import Any
 from headrace import _core
 from headrace._options import Settings
 from headrace.torch._device import choose, sender
-from headrace.torch._own.table import PerLoader
-
-_kept: PerLoader[sender.KeptArena] = PerLoader()  # of loaders whose last iterator has ended
+from headrace.torch._own import table
 
 
 class Memory:
@@ -28,19 +26,18 @@ class Memory:
 
     def for_engine(self) -> dict[str, Any]:
         """Returns arguments of Engine. It is called for each try to start one."""
-        loader = self._loader()
-        kept = _kept.get(loader)
-        _kept.drop(loader)
-        if kept is None or kept.options != self._options:
+        kept = table.kept(self._loader())
+        arena, kept.arena = kept.arena, None
+        if arena is None or arena.options != self._options:
             return {"sender": self.sender, "end": self.end}
-        return {"sender": self.sender, "arena": kept.hand_over(self.sender), "end": self.end}
+        return {"sender": self.sender, "arena": arena.hand_over(self.sender), "end": self.end}
 
     def end(self, core: _core.Loader, timeout: float, have_ended: bool) -> None:
         """Waits for the copies, then keeps the arena for the loader, or closes it."""
         loader = self._loader()
         is_kept = have_ended and loader is not None and not util.is_exiting()
         if self.sender.close(timeout, keeps_registered=is_kept) and is_kept:
-            _kept.set(loader, sender.KeptArena(core.detach(), self.sender, self._options))
+            table.kept(loader).arena = sender.KeptArena(core.detach(), self.sender, self._options)
         else:
             core.close()
 

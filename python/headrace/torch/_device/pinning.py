@@ -61,8 +61,9 @@ class Pinner:
         """Returns the pinned batches, by number."""
         return self._out.batches
 
-    def put(self, number: int, batch: Any) -> None:
-        """Gives batch `number` to the thread. A caller that was interrupted calls it again."""
+    def put(self, number: int, batch: Any, has_others: bool) -> None:
+        """Gives batch `number` to the thread. A caller that was interrupted calls it again. has_others: see Sender.put;
+        the thread looks at all objects."""
         self._end = number + 1
         self._in.put((number, batch))
 

@@ -18,9 +18,10 @@ import sys
 import warnings
 from typing import Any
 
+from headrace._base.help_key import help_on
 from headrace.sampling import _state
 from headrace.torch._frameworks import dealt_again
-from headrace.torch._own import classes
+from headrace.torch._own import classes, table
 from headrace.torch._own.classes import is_plan
 
 _MODULE = "accelerate.data_loader"
@@ -146,6 +147,17 @@ def check_before_prepare(loader: Any) -> None:
     # A plan gives the batches of all ranks if accelerate deals them.
     if processes > 1 and not is_installed() and sampler is not None and not is_plan(sampler):
         raise RuntimeError(dealt_again.describe(sampler, processes))
+
+
+def check_steps_before_prepare(loader: Any) -> None:
+    """Raises RuntimeError if accelerate is about to replace a loader by one whose epochs are the passes."""
+    windows = table.kept(loader).position.windows
+    if windows is not None:
+        raise RuntimeError(
+            f"headrace: accelerate's prepare() would make this loader again, without steps_per_epoch={windows.steps}; "
+            "do not give it to prepare(): deal its sampler with headrace.torch.per_rank, and move its batches to the "
+            "device" + help_on("accelerate")
+        )
 
 
 # ---- where the replacements are put ----

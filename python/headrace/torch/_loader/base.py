@@ -6,30 +6,36 @@ from __future__ import annotations
 
 import inspect
 import multiprocessing
+import operator
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+import torch
+
 from headrace import _options
 from headrace._base import exception_text
+from headrace._loader.both import passes
+from headrace._loader.both import state as _state
 from headrace._options import Options
 from headrace._ranks import worker_count
 from headrace.sampling._epoch import Last
 from headrace.sampling._state import StateError
 from headrace.sampling._windows import Windows
 from headrace.torch._device import choose, move
-from headrace.torch._loader import windows as _windows
+from headrace.torch._loader.as_any import AsAnyLoader
 from headrace.torch._own import classes, iterators, loaders, table
 from headrace.torch._own.classes import is_plan
-from headrace.torch._own.table import position_of
 from headrace.torch._samplers.per_rank import PerRank
 from headrace.torch._samplers.plan_sampler import PlanSampler
-from headrace.torch._state import resume
 
 _T_co = TypeVar("_T_co", covariant=True)
 _HEADRACES = (
     'headrace: "headrace" is a start method here too: it forks workers from a server that has imported the script'
 )
+# Attributes that frameworks copy: the options device and device_prefetch, and steps_per_epoch (_options/table.py).
+_DEVICE, _STEPS = "_headrace_device", "_headrace_steps"
+_POSITION = "_headrace_position"  # in the attributes of a copy
 _NUMBERS = ("batch_size", "num_workers", "timeout", "prefetch_factor")
 
 
@@ -120,7 +126,7 @@ class DataLoader(Options, classes.DataLoader[_T_co]):
             raise
         _options.check_own(options)
         if choose.parsed(device) is not None:
-            vars(self)["_headrace_device"] = device, device_prefetch
+            vars(self)[_DEVICE] = device, device_prefetch
         if is_auto and not isinstance(self.dataset, (classes.IterableDataset, *classes.DataPipes)):
             self._use_auto_workers()
         self._use_per_rank()
@@ -135,8 +141,8 @@ class DataLoader(Options, classes.DataLoader[_T_co]):
         that name."""
         _check_continuable(self.dataset)
         checked = _options.check_steps_per_epoch(steps, held_back, loaders.is_iterable(self))
-        position_of(self).windows = Windows(checked)
-        vars(self)["_headrace_steps"] = checked
+        table.kept(self).position.windows = Windows(checked)
+        vars(self)[_STEPS] = checked
 
     def _use_per_rank(self) -> None:
         """Checks the sampler of a rank. Frameworks recognise by the attribute `sampler` that batches were dealt."""
@@ -172,8 +178,9 @@ class DataLoader(Options, classes.DataLoader[_T_co]):
 
     def __iter__(self) -> Any:
         """Returns an iterator over an epoch."""
-        windows = position_of(self).windows
-        return super().__iter__() if windows is None else _windows.begin(self, windows, super().__iter__)
+        windows = table.kept(self).position.windows
+        begin = super().__iter__
+        return begin() if windows is None else windows.begin(passes.Passes(AsAnyLoader(self), begin))
 
     # ---- the place in an epoch ----
 
@@ -186,7 +193,7 @@ class DataLoader(Options, classes.DataLoader[_T_co]):
         The dict has one key and a string, about 1 KiB, or up to 16 KiB with the states of generators. In order
         (in_order=True) it is the same on each rank. Raises StateError for a sampler or an iterable dataset whose own
         state_dict returns objects that a state cannot contain."""
-        return resume.state_dict(self)
+        return _state.state_dict(AsAnyLoader(self))
 
     def load_state_dict(self, state: Any) -> None:
         """Lets the next iter() of this loader continue where the state was taken, with any number of workers. With the
@@ -196,39 +203,55 @@ class DataLoader(Options, classes.DataLoader[_T_co]):
         Raises TypeError and ValueError (StateError) for a state that is damaged, newer, of another library or of
         another dataset, and then changes nothing."""
         _check_continuable(self.dataset)
-        resume.load(self, state)
+        _state.load(AsAnyLoader(self), state)
 
     def skip(self, steps: int) -> None:
         """Lets the next iter() begin `steps` batches later, without making them. Raises TypeError and ValueError."""
         _check_continuable(self.dataset)
-        position_of(self).skip(resume.AsPositionOwner(self), _options.check_count("steps", steps))
+        table.kept(self).position.skip(AsAnyLoader(self), _options.check_count("steps", steps))
 
     @property
     def last(self) -> Last | None:
         """The batch that was delivered last, or None: `epoch`, `step` (from 0), `indices` (as the sampler gave them),
         `weights` (float32 tensor: 1 for each sample, 0 for one that only fills up the step) and `global_count` (samples
         of this step on all ranks, without those; None if headrace does not know the order)."""
-        return resume.last(self)
+        found = table.kept(self).position.last()
+        return None if found is None else found._replace(weights=torch.tensor(found.weights))
 
     @property
     def steps_left(self) -> int | None:
         """How many batches the epoch has left, or None if that is not known."""
-        return position_of(self).steps_left(resume.AsPositionOwner(self))
+        return table.kept(self).position.steps_left(AsAnyLoader(self))
 
     def __len__(self) -> int:
         """Returns the number of batches of an epoch. If the epoch is continued with another number of ranks or another
         batch size: the batches that were done before, and those that are left."""
-        position = position_of(self)
+        position = table.kept(self).position
         if position.windows is not None:
             return position.windows.steps
-        return position.length(resume.AsPositionOwner(self), super().__len__())
+        return position.length(AsAnyLoader(self), super().__len__())
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the attributes for a copy or a pickle, with the state that the loader continues next."""
-        return resume.with_position(self)
+        """Returns the attributes for a copy or a pickle, with the state that the loader continues next, and without the
+        workers that persist: a copy that has them would begin its epochs with the iterator of the loader."""
+        position = table.kept(self).position
+        found = {name: None if name == "_iterator" else value for name, value in vars(self).items()}
+        is_new = position.next_start is None and position.windows is None
+        return found if is_new else {**found, _POSITION: position.copy(0)}
 
     def __setstate__(self, attributes: dict[str, Any]) -> None:
-        vars(self).update(resume.taking_position(self, attributes))
+        found = dict(attributes)
+        if _POSITION in found:
+            table.kept(self).position = found.pop(_POSITION)
+        elif _STEPS in found:  # a subclass has its own __getstate__
+            table.kept(self).position.windows = Windows(found[_STEPS])
+        vars(self).update(found)
+
+    def _set_epoch(self, epoch: int) -> None:
+        """Does what set_epoch of the loaders says."""
+        position = table.kept(self).position
+        number = operator.index(epoch) if position.windows is None else _options.check_count("epoch", epoch)
+        position.set_epoch(AsAnyLoader(self), number)
 
     # ---- workers ----
 

@@ -10,10 +10,12 @@ from typing import Any
 
 from headrace._base import this_process
 from headrace._base.help_key import help_on
+from headrace._loader.both.per_loader import WARMED
 from headrace._loader.forkserver import client
 from headrace._loader.start import contexts
 from headrace._ranks import worker_count
-from headrace.torch._loader import base, in_process, options, plain, workers
+from headrace.torch._loader import base, in_process, plain, workers
+from headrace.torch._loader.as_any import AsAnyLoader
 from headrace.torch._own import classes, loaders, table
 
 _PRELOAD = ["numpy.random", "headrace.torch._batches.worker"]
@@ -31,7 +33,9 @@ def measured(loader: Any, begin: Callable[[], Any]) -> Any:
     """Returns an iterator over an epoch whose loop is measured."""
     from headrace._loader.headspace import session  # imported only if it is needed
 
-    return session.iterate(loader, options.show_of(loader), begin, loaders.is_iterable(loader))
+    is_iterable = loaders.is_iterable(loader)
+    settings = table.settings_of(loader, is_iterable)
+    return session.iterate(loader, table.kept(loader).show_of(settings), begin, is_iterable)
 
 
 def iter_measured(loader: classes.DataLoader[Any], begin: Callable[[], Any]) -> Any:
@@ -68,27 +72,28 @@ def get_iterator(loader: classes.DataLoader[Any]) -> Any:
 def _iterator_in_process(loader: classes.DataLoader[Any]) -> Any:
     if isinstance(loader.dataset, classes.DataPipes):
         return loaders.torchs_iterator(loader)
-    settings = table.settings_of(loader, loaders.is_iterable(loader))
+    any_loader = AsAnyLoader(loader)
+    settings = any_loader.settings()
     if loaders.is_wrapped and not settings.is_per_sample:
         return _torchs_iterator(loader)
-    return in_process.InProcessIterator(loader, settings)
+    return in_process.InProcessIterator(any_loader, settings)
 
 
 def _torchs_iterator(loader: classes.DataLoader[Any]) -> Any:
     """Returns torch's iterator. It is counted and continued for loaders that have a state: headrace's own."""
-    if isinstance(loader, base.DataLoader) or table.position_of(loader).next_start is not None:
+    if isinstance(loader, base.DataLoader) or table.kept(loader).position.next_start is not None:
         return plain.get_iterator(loader)
     return loaders.torchs_iterator(loader)
 
 
 def _iterator_over_workers(loader: classes.DataLoader[Any]) -> Any:
-    if not options.warmed.get(loader):
+    if WARMED not in table.kept(loader).told:
         warm_up_for(loader)
     return workers.Iterator(loader)
 
 
 def warm_up_for(loader: classes.DataLoader[Any]) -> None:
-    options.warmed.set(loader, True)
+    table.kept(loader).told.add(WARMED)
     parts = [loader.dataset, loader.collate_fn, loader.worker_init_fn]
     client.warm_up(loader.multiprocessing_context, _PRELOAD, parts)
 

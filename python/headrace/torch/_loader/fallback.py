@@ -14,9 +14,8 @@ from headrace import _options
 from headrace._tensors import torch_names
 from headrace.sampling._state import StateError
 from headrace.torch._frameworks import accelerate
-from headrace.torch._loader import base, plain, windows
+from headrace.torch._loader import base, plain
 from headrace.torch._own import loaders
-from headrace.torch._state import resume
 
 _T_co = TypeVar("_T_co", covariant=True)
 
@@ -49,7 +48,7 @@ class DataLoader(base.DataLoader[_T_co]):
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch, which only a state contains: torch's loader does not seed each sample.
         Passes it on to the sampler, the batch sampler and the dataset, if they have set_epoch."""
-        resume.set_epoch(self, epoch)
+        self._set_epoch(epoch)
 
     def report(self) -> dict[str, Any]:
         """Returns an empty report, because there is no engine that counts."""
@@ -58,7 +57,7 @@ class DataLoader(base.DataLoader[_T_co]):
     @functools.cached_property
     def _is_accelerate_prepared(self) -> bool:
         """Raises RuntimeError if accelerate would change the epochs. Only accelerate reads this attribute."""
-        windows.check_before_prepare(self)
+        accelerate.check_steps_before_prepare(self)
         return False
 
 

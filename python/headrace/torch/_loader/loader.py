@@ -12,13 +12,11 @@ from headrace._base.help_key import help_on
 from headrace._loader import headspace
 from headrace._loader.forkserver import context
 from headrace._loader.start import contexts
-from headrace._loader.trainer import engine as _engine
 from headrace._ranks import callers, worker_count
 from headrace.torch._frameworks import accelerate
-from headrace.torch._loader import base, choose, options, windows
+from headrace.torch._loader import base, choose
+from headrace.torch._loader.as_any import AsAnyLoader
 from headrace.torch._own import loaders, table
-from headrace.torch._ranks import agree
-from headrace.torch._state import resume
 
 _T_co = TypeVar("_T_co", covariant=True)
 # What a loader loses when accelerate rebuilds it, and how to keep it.
@@ -51,7 +49,7 @@ class DataLoader(base.DataLoader[_T_co]):
     """
 
     def _warm_up(self) -> None:
-        table.position_of(self).made_by = callers.place_of_caller()
+        table.kept(self).position.made_by = callers.place_of_caller()
         if choose.uses_engine(self) and not contexts.foreign_class(self.multiprocessing_context):
             choose.warm_up_for(self)
 
@@ -73,19 +71,13 @@ class DataLoader(base.DataLoader[_T_co]):
         """Sets the number of the next epoch, which rng="sample" and on_bad_sample="refill" use. Without it, the epochs
         are counted. Passes it on to the sampler, the batch sampler and the dataset, if they have set_epoch; workers
         that persist get it too."""
-        resume.set_epoch(self, epoch)
+        self._set_epoch(epoch)
 
     def report(self) -> dict[str, Any]:
         """Returns counters of the newest iterator: see headrace.Loader.report. If the sampler deals to several ranks,
         there is also `ranks`, a text that says which rank this is, what says so, and how it is compared with the
         others. Raises RuntimeError before the first one."""
-        engine = options.engines.get(self)
-        dataset = options.report_dataset(self)
-        if engine is None and not dataset:
-            raise RuntimeError(_engine.NO_REPORT)
-        ranks = agree.describe(self)
-        report = {**(engine.report() if engine is not None else {}), **dataset}
-        return {**report, "ranks": ranks} if ranks else report
+        return table.kept(self).report(AsAnyLoader(self))
 
     # Not a property, so that users can set it to True, which makes accelerate keep the loader.
     @functools.cached_property
@@ -93,7 +85,7 @@ class DataLoader(base.DataLoader[_T_co]):
         """Warns of what will be lost, and raises RuntimeError if most samples would be. Only accelerate reads this
         attribute, before it rebuilds a loader."""
         accelerate.check_before_prepare(self)
-        windows.check_before_prepare(self)
+        accelerate.check_steps_before_prepare(self)
         if choose.uses_engine(self) and not choose.why_torchs(self):
             if loaders.factories()[0] is not choose.get_iterator:
                 _warn_of_accelerate(_ENGINE_LOST)

@@ -16,8 +16,9 @@ from typing import Any
 from headrace.sampling._epoch import Epoch
 from headrace.sampling._epoch_indices import Drawn
 from headrace.torch._loader import plain_iterable
+from headrace.torch._loader.as_any import AsAnyLoader
 from headrace.torch._own import classes, iterators, loaders
-from headrace.torch._own.table import position_of
+from headrace.torch._own.table import kept
 from headrace.torch._state import beginning as _beginning
 from headrace.torch._state import past_draws
 
@@ -84,7 +85,7 @@ class Indices:
     """An index sampler for torch's iterators: begins an epoch of a loader each time that it is iterated."""
 
     def __init__(self, loader: Any, beginning: _beginning.Beginning) -> None:
-        self._loader, self._position = weakref.ref(loader), position_of(loader)
+        self._loader, self._position = weakref.ref(loader), kept(loader).position
         self._beginning: _beginning.Beginning | None = beginning
         self._length = loaders.index_sampler(loader)
         self._base_seed: int | None = None
@@ -108,7 +109,7 @@ class Indices:
 
     def _new_epoch(self) -> Epoch:
         """Begins an epoch: the one of the first beginning, or another one of persistent workers."""
-        beginning = self._beginning or _beginning.Beginning(self._loader())
+        beginning = self._beginning or _beginning.Beginning(AsAnyLoader(self._loader()))
         beginning.put_generators_back()
         beginning.sampler_will_be_iterated()
         epoch = self._epoch = beginning.begin(PlainTasks)
@@ -150,7 +151,7 @@ def get_iterator(loader: Any) -> Any:
 
 
 def _over_indices(loader: Any) -> Any:
-    beginning = _beginning.Beginning(loader)
+    beginning = _beginning.Beginning(AsAnyLoader(loader))
     indices = Indices(loader, beginning)
     iterator = iterators.iterator_with_seed(_beginning.Shown(loader, indices), beginning.base_seed)
     indices.iterator_was_made(iterator)

@@ -51,7 +51,7 @@ class PlainIterableEpoch:
                     f"headrace: this epoch is to go on after {self._dropped} batches, but the dataset gives only "
                     f"{number}; use the dataset that the state was taken with, or skip fewer batches"
                 )
-        position = table.position_of(loader)
+        position = table.kept(loader).position
         position.has_begun(self, self._number, position.next_start)
 
     def _warn_of_drop(self, loader: Any) -> None:
@@ -126,7 +126,7 @@ def _start_next_epoch(iterator: Any, loader: Any) -> None:
 
 
 def _next_epoch(loader: Any) -> PlainIterableEpoch:
-    position = table.position_of(loader)
+    position = table.kept(loader).position
     start = position.next_start
     if start is not None and start.state is not None:
         beginning.set_loaders_generator(loader, start.state.seeds)

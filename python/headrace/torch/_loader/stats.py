@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 from headrace._loader.trainer import shown
-from headrace.torch._loader import options
 from headrace.torch._own import table
 
 
@@ -27,12 +26,13 @@ def stats(loader: Any, *, max_over_ranks: bool = False) -> dict[str, float]:
 
     A GPU works on while the loop waits, so `wait` is at most what faster loading could save.
     """
-    show = options.shows.get(loader)
-    if show is None:
+    found = table.found(loader)
+    show = None if found is None else found.show
+    if found is None or show is None:
         return {}
     numbers = shown.flat(show)
     if max_over_ranks:
-        rank, share = shown.slowest(show, table.position_of(loader).agreement)
+        rank, share = shown.slowest(show, found.position.agreement)
         numbers["job_wait"] = max(share, numbers["wait"])
         numbers["job_rank"] = rank
     return numbers

@@ -99,7 +99,7 @@ def watch(loader: Any, indices: Any, number: int) -> None:
     """Makes the EpochIndices of an epoch count what it draws, if its sampler deals to ranks in a way that headrace does
     not know. number: of the epoch."""
     dealing = dealing_of(loaders.index_sampler(loader)) if isinstance(indices, ForeignIndices) else None
-    position = table.position_of(loader)
+    position = table.kept(loader).position
     samples, looked = length_of(loader.dataset), position.overlap_looks
     if dealing is None or looked >= _EPOCHS or samples is None or not 0 < samples <= _MOST_SAMPLES:
         return

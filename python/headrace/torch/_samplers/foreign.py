@@ -21,11 +21,8 @@ from headrace.sampling._epoch_indices import (
     Drawn,
     EpochIndices,
     begun,
-    describe_other_length,
-    hash_of,
-    warn_of_other_epoch,
 )
-from headrace.sampling._sampler_parts import SamplerParts, describe_lawless
+from headrace.sampling._sampler_parts import SamplerParts
 from headrace.sampling._sampler_state import (
     changed_seeds,
     generators_of,
@@ -35,6 +32,7 @@ from headrace.sampling._sampler_state import (
     warn_of_changed,
 )
 from headrace.sampling._state import StateError
+from headrace.sampling._users_sampler import UsersSampler
 from headrace.torch._samplers import generators
 
 
@@ -153,7 +151,7 @@ class Before:
         return self._after is not self.globals or bool(self.globals.drawn_from())
 
 
-class ForeignIndices(EpochIndices):
+class ForeignIndices(UsersSampler):
     """See above. iterator: torch's over the sampler, for an epoch that begins at its beginning."""
 
     def __init__(self, sampler: Any, size: int | None, batch_size: int, drop_last: bool, rank: int) -> None:
@@ -165,7 +163,6 @@ class ForeignIndices(EpochIndices):
         self.rank = rank
         self.before: Before | None = None
         self.iterator: Any = None
-        self._parts: SamplerParts | None = None  # at the beginning of the epoch
         self._changed: dict[str, Any] = {}  # see changed_seeds, between the beginnings of the epoch before and this one
 
     def follows(self, before: EpochIndices) -> None:
@@ -194,31 +191,16 @@ class ForeignIndices(EpochIndices):
             first = list(itertools.islice(items, steps * (self._batch_size or 1) + 1))
             return Drawn(itertools.chain(first, items), self._batch_size, self._drop_last), steps
 
-    def check_continuable(self) -> None:
-        if lawless := SamplerParts(self._sampler).lawless:
-            raise StateError(describe_lawless(self._sampler, lawless))
-
     def end_seeds(self) -> dict[str, Any]:
         return next_seeds(self._sampler, self._parts)
 
     def begin_with(self, seeds: dict[str, Any]) -> None:
         if REPLAY in seeds:
-            self._replay(seeds[REPLAY])
+            ended = seeds[REPLAY]
+            drawn, _ = self.draw(0, ended["steps"], ended)
+            self._replay_to_end(drawn.tasks(), ended, compares=ended.get("by") == self.rank)
         else:
             begin_with(self._sampler, seeds)
-
-    def _replay(self, ended: dict[str, Any]) -> None:
-        """Draws the epoch again that the consumer had to its last batch when the state was taken, and lets the sampler
-        come to its end, as the loop of the run that was never stopped did. Raises StateError if that has another
-        length."""
-        drawn, steps = self.draw(0, ended["steps"], ended)
-        tasks, last, count = drawn.tasks(), None, 0
-        for last in itertools.islice(tasks, steps):  # noqa: B007 # the last one is used
-            count += 1
-        if count < steps or next(tasks, None) is not None:
-            raise StateError(describe_other_length(self.order["kind"], steps))
-        if ended.get("by") == self.rank and ended["last"] not in (0, hash_of(last)):
-            warn_of_other_epoch(self.order["kind"])
 
     def was_drawn(self) -> None:
         """Called after the first indices of an epoch that was not continued: notes what the sampler draws from."""

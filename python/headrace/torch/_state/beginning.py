@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Begins the epochs of torch's loaders with a map-style dataset, or continues one.
+"""Begins the epochs of torch's loaders with a map-style dataset, or continues one (headrace._loader.both.beginning).
 
-1. `Beginning` is made before torch's iterator class is initialised, and again when persistent workers begin another
-   epoch. It finds the EpochIndices of the sampler, and takes the state that is kept, if there is one.
-2. `Beginning.epoch` begins the epoch or continues it. The draws of an epoch that is continued take no random numbers
-   from the generators that other code uses.
-3. `Beginning.has_begun` is the last step of iter(). If iter() is interrupted before, the next one does the same again.
+`Beginning` is made before torch's iterator class is initialised, and again when persistent workers begin another epoch.
+The draws of an epoch that is continued take no random numbers from the generators that other code uses.
 """
 
 from __future__ import annotations
@@ -13,18 +10,16 @@ from __future__ import annotations
 from typing import Any
 
 from headrace._base.warn import warn_user
+from headrace._loader.both import beginning as both
+from headrace._loader.both.any_loader import AnyLoader
 from headrace._ranks.callers import called_by_framework
-from headrace.sampling import _epoch, _next_start
 from headrace.sampling._epoch import Epoch, core_tasks
 from headrace.sampling._epoch_indices import REPLAY, check_division
-from headrace.sampling._next_start import NextStart
-from headrace.sampling._position import EpochPosition
-from headrace.sampling._state import State, StateError
-from headrace.torch._own import iterators, table
+from headrace.sampling._state import State
+from headrace.torch._own import iterators
 from headrace.torch._samplers import generators
 from headrace.torch._samplers.foreign import Before, ForeignIndices
-from headrace.torch._state import past_draws
-from headrace.torch._state.resume import indices_of, set_sampler_epoch
+from headrace.torch._state.seeds import indices_of, set_sampler_epoch
 
 
 def set_loaders_generator(loader: Any, seeds: dict[str, Any]) -> None:
@@ -33,30 +28,25 @@ def set_loaders_generator(loader: Any, seeds: dict[str, Any]) -> None:
         generators.set_state(loader.generator, seeds["next_loader"])
 
 
-class Beginning:
-    """The beginning of an epoch of a loader. Raises StateError if the state that was loaded does not fit any more."""
+class Beginning(both.Beginning):
+    """The beginning of an epoch of one of torch's loaders. Raises StateError if the state that was loaded does not fit
+    any more."""
 
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-        self.indices, skipped = indices_of(loader)
-        start = table.position_of(loader).next_start
-        if start is None and skipped:
-            start = NextStart(None, skipped)
-        self._next_start = start
-        self._state = None if start is None else self._state_to_continue(start)
+    def __init__(self, loader: AnyLoader) -> None:
+        self._loader = loader.loader
+        super().__init__(loader)
         self._before: Before | None = None
         # Otherwise the epoch's numbers are drawn now, even if some of its steps are skipped.
         self.is_continued = self._state is not None and "base" in self._state.seeds
         base = None if self._state is None else self._state.seeds.get("base")
-        self._base = self._base_of_next(start) if base is None else base
+        self._base = self._base_of_next() if base is None else base
         self._kept = generators.Globals() if self._base is not None else None
-        self._loaders = (
-            loader.generator.get_state() if self._kept is not None and loader.generator is not None else None
-        )
+        generator = self._loader.generator
+        self._loaders = generator.get_state() if self._kept is not None and generator is not None else None
 
-    def _base_of_next(self, start: NextStart | None) -> int | None:
+    def _base_of_next(self) -> int | None:
         """Returns the base seed of workers that persist, if the state was taken between two epochs."""
-        state = None if start is None else start.state
+        state = None if self._next_start is None else self._next_start.state
         return None if state is None or not self._loader.persistent_workers else state.seeds.get("next_base")
 
     @property
@@ -69,22 +59,22 @@ class Beginning:
         if isinstance(self.indices, ForeignIndices) and not self.is_continued:
             self._before = self.indices.note_before()
 
-    def _state_to_continue(self, start: NextStart) -> State | None:
-        """Returns the state that the epoch continues, if its samplers are still in the epoch that they were set to."""
-        loader, state = self._loader, start.state
-        if state is not None:
-            self._check_epoch(state)
-            state = self._fit(state)
-        if state is not None and not state.steps and "base" not in state.seeds:
-            self._begin_with(state)
-            state = None
-        if not start.skipped:
-            return state
-        fresh = State(table.position_of(loader).number, 0, 0, self.indices.order, [self.indices.segment])
-        return _next_start.skipped(state or fresh, start.skipped, self.indices)
+    # ---- the state that is continued ----
+
+    def _fresh(self) -> State:
+        return State(self._position.number, 0, 0, self.indices.order, [self.indices.segment])
 
     def _fit(self, state: State) -> State | None:
-        """Chooses the EpochIndices for a state. Returns None if the samplers were set to another epoch."""
+        """Chooses the EpochIndices for a state. Returns None if the samplers were set to another epoch, or if the state
+        is that before an epoch, which begins with its seeds."""
+        self._check_epoch(state)
+        found = self._fit_to_epoch(state)
+        if found is not None and not found.steps and "base" not in found.seeds:
+            self._begin_with(found)
+            return None
+        return found
+
+    def _fit_to_epoch(self, state: State) -> State | None:
         epoch = self.indices.order.get("epoch")
         if epoch is not None and epoch != state.order.get("epoch"):
             return self._set_to_other_epoch(state, epoch)
@@ -163,46 +153,10 @@ class Beginning:
             if self._state is None:
                 from headrace.torch._ranks import overlap  # it needs the extension, and torch's own iterator has none
 
-                overlap.watch(
-                    self._loader, self.indices, table.position_of(self._loader).number_of_next(self._next_start)
-                )
+                overlap.watch(self._loader, self.indices, self._position.number_of_next(self._next_start))
         epoch = self.begin(core_tasks)
         epoch.indices.seeds["base"] = iterators.base_seed(iterator)
         return epoch
-
-    def begin(self, new_tasks: Any) -> Epoch:
-        """Does the same without torch's iterator. new_tasks: see Epoch."""
-        before = table.position_of(self._loader).progress
-        number = table.position_of(self._loader).number_of_next(self._next_start)
-        if isinstance(before, Epoch):
-            self.indices.follows(before.indices)
-        epoch = self._begin(number, self._state, new_tasks)
-        if isinstance(before, Epoch) and before.steps_left() == 0:
-            epoch.order_before = dict(before.indices.order)
-        return epoch
-
-    def has_begun(self, epoch: Epoch) -> None:
-        """Notes that the epoch has begun. Until then, the next iter() does the same again."""
-        table.position_of(self._loader).has_begun(epoch, epoch.number, self._next_start)
-
-    def _begin(self, number: int, state: State | None, new_tasks: Any) -> Epoch:
-        try:
-            return Epoch(self.indices, number, state, new_tasks)
-        except StateError:
-            if state is None or table.option(self._loader, "on_changed") != "next_epoch":
-                raise
-        following = _next_start.next_epoch(state)
-        set_sampler_epoch(self._loader, following.order)
-        self.indices, _ = indices_of(self._loader)
-        return Epoch(self.indices, following.epoch, None, new_tasks)
-
-
-def warn_of_same_order(position: EpochPosition, epoch: Epoch) -> None:
-    """Warns once if nothing has called set_epoch, or if random numbers began again after a resume. Called after the
-    first indices were drawn."""
-    past_draws.note(position, epoch)
-    if not position.has_warned:
-        position.has_warned = _epoch.warn_of_same_order(epoch)
 
 
 class Shown:

@@ -44,12 +44,12 @@ def load(loader: Any, seeds: dict[str, Any]) -> None:
     """Takes over what a state has, whose numbers were not checked yet."""
     found = seeds.get(NAME)
     is_sound = isinstance(found, list) and all(type(one) is int for one in found)
-    table.position_of(loader).past_draws = PastDraws(found if is_sound else [])  # type: ignore[arg-type]
+    table.kept(loader).position.past_draws = PastDraws(found if is_sound else [])  # type: ignore[arg-type]
 
 
 def as_seeds(loader: Any) -> dict[str, Any]:
     """Returns the part of a state's seeds that `load` takes."""
-    past = table.position_of(loader).past_draws
+    past = table.kept(loader).position.past_draws
     return {} if past is None or not past.known else {NAME: past.known}
 
 
