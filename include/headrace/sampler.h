@@ -313,14 +313,16 @@ struct hr_plan_length {
  * one length and no costs, the plan is that of hr_plan_new. The order of the lengths matters: the plan is another one
  * if they are swapped.
  *
- * With limits of max_sum or max_padded, a window is sorted by the padded length of which the samples need the largest
- * part of its limit, or by cost if no length is padded. A step takes neighbours, deals them to the batches with room
- * for them, and the batches exchange samples of other lengths until they cost about the same.
+ * Batches are filled one after the other. A batch begins with the sample of a pool that needs the largest part of a
+ * limit, and gets the samples with the largest scalar product of what is left of the limits and what is needed
+ * (Panigrahy, Talwar, Uyeda and Wieder, "Heuristics for Vector Bin Packing", 2011). The pool has `window` samples of
+ * the order; 0: 2,048. The time of a plan grows with it. If a length is padded, `window` entries of the order (0: all)
+ * are sorted by the padded length of which the samples need the largest part of its limit, and a pool of 512 samples
+ * moves over them; if only the number of samples is limited, they are sorted by cost.
  *
- * Rows (pack of one or more lengths) are filled one after the other. A row begins with the sample that needs the
- * largest part of a capacity, and gets the sample with the largest scalar product of what is left and what is needed,
- * of a pool of `window` samples; 0: of 2,048. The time of a plan grows with the number of samples times the window.
- * Rows of similar cost form a step, and rows that are much cheaper than all others are spread over several steps.
+ * Batches of similar cost form a step, those of a step exchange samples, and a few that are much cheaper than all
+ * others are spread over several steps. If rows (pack) do not suffice for the last step, more rows are made, which get
+ * samples of the cheapest ones. Other batches that do not suffice for a step are dealt again as `tail` says.
  *
  * The plan depends on the arguments only, on any machine, and stays the same in later versions. *ret_plan belongs to
  * the caller, who calls hr_plan_free. -EINVAL: as for hr_plan_new, or length_count or a cost is out of range, or pack

@@ -516,6 +516,18 @@ def plan(
     cost_quadratic: int = 0,
     window: int = 0,
     buckets: tuple[tuple[int, int], ...] = (),
+    ranks: int = 0,
+) -> tuple[bytes, bytes, int]: ...
+def plan_several(
+    lengths: tuple[tuple[Any, int, int, int, int, int], ...],
+    width: int,
+    seed: int,
+    epoch: int,
+    tail: int,
+    max_batch: int = 0,
+    window: int = 0,
+    costs: Any = None,
+    ranks: int = 0,
 ) -> tuple[bytes, bytes, int]: ...
 def configure(
     dump: Callable[[object], tuple[bytes, list[Any]]], load: Callable[[bytes, list[Any]], Any], /

@@ -17,10 +17,11 @@
  *
  * The pool is a part of the order, and it is sorted: the sample that needs the largest share of a limit is the first
  * one. If a length is padded, or if only the number of samples is limited, a window of the order is sorted by that
- * length or by cost, and the pool moves over it, so that the samples of a batch are similar. The pool is filled up as
- * soon as a part of it is used, because a batch needs small samples to choose from as well as large ones. A batch that
- * is not nearly full gives its samples back: they wait until the pool is filled up. So few batches are left half empty,
- * and only at the end.
+ * length or by cost, and the pool moves over it, so that the samples of a batch are similar. A sample that is much
+ * shorter than the padded length of its batch does not join it, although the pool has such samples: those that are
+ * chosen late stay until they are much longer than new ones. The pool is filled up as soon as a part of it is used,
+ * because a batch needs small samples to choose from as well as large ones. A batch that is not nearly full gives its
+ * samples back: they wait until the pool is filled up. So few batches are left half empty, and only at the end.
  *
  * The samples are compared by shares of 14 bits, a few instructions for many samples at a time. Shares are rounded
  * down, so a sample that fits is never left out; the lengths of the one that is found are compared exactly.
@@ -30,6 +31,8 @@ enum {
     POOL = 2048,          /* samples that a batch chooses from, if there is no window */
     POOL_OF_SORTED = 512, /* the same in a sorted window */
     KEPT_PARTS = 4,       /* the pool is filled up when one of so many parts is used */
+    NEAR_PARTS = 8,       /* where a length is padded, a sample may be shorter by one of so many parts, */
+    NEAR_TRIES = 2,       /* and if none is left, by that part once more */
     WEIGHT_BITS = 8,
     BLOCK = 64,       /* samples that are compared at a time */
     GONE = INT16_MAX, /* the share of a sample that is in a batch, more than any room */
@@ -99,8 +102,8 @@ static inline int64_t best_of(int16_t *const *shares, int64_t first, int64_t end
     return -1;
 }
 
-static int64_t find_place(const struct pool *pool, const struct search *search) {
-    int64_t first = pool->keys.first / BLOCK * BLOCK, end = pool->keys.end;
+static int64_t find_place(const struct pool *pool, const struct search *search, int64_t end) {
+    int64_t first = pool->keys.first / BLOCK * BLOCK;
     int limits = pool->planner->several->compared;
     if (limits == 1) return best_of(pool->shares, first, end, search, 1);
     if (limits == 2) return best_of(pool->shares, first, end, search, 2);
@@ -111,16 +114,56 @@ static int64_t find_place(const struct pool *pool, const struct search *search) 
 
 /* Does the same as find_place with the lengths themselves, for the rare case that the best sample is longer than the
  * room by less than a share can tell. */
-static int64_t find_exactly(const struct pool *pool, const struct hr__batch *batch, const struct search *search) {
+static int64_t find_exactly(const struct pool *pool, const struct hr__batch *batch, const struct search *search,
+                            int64_t end) {
     int64_t found = -1;
     int32_t best = -1;
-    for (int64_t i = pool->keys.first; i < pool->keys.end; i++) {
+    for (int64_t i = pool->keys.first; i < end; i++) {
         int32_t score = score_of(pool->shares, i, search, pool->planner->several->compared);
         if (score <= best || !hr__batch_allows(pool->planner, batch, entry_at(pool, i))) continue;
         best = score;
         found = i;
     }
     return found;
+}
+
+/* Does find_place for the samples before `end`, and compares exactly. */
+static int64_t find_before(const struct pool *pool, const struct hr__batch *batch, const struct search *search,
+                           int64_t end) {
+    int64_t place = find_place(pool, search, end);
+    if (place < 0 || hr__batch_allows(pool->planner, batch, entry_at(pool, place))) return place;
+    return find_exactly(pool, batch, search, end);
+}
+
+/* Returns where the samples end whose padded length is `least` or more, or a little later, at the end of a block. */
+static int64_t find_end(const struct pool *pool, int64_t least) {
+    int64_t low = pool->keys.first, high = pool->keys.end;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (INT32_MAX - (int64_t)(pool->keys.at[middle] >> 32) >= least)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    low = (low + BLOCK - 1) / BLOCK * BLOCK;
+    return low < pool->keys.end ? low : pool->keys.end;
+}
+
+/* Returns whether there are samples that are not in the pool yet. */
+static bool has_more(const struct pool *pool) {
+    return pool->next < pool->planner->count || pool->window.first < pool->window.end;
+}
+
+/* Does find_before for samples whose padded length is near that of the longest one of the batch. When there are no more
+ * samples, it is better to pad than to leave a batch half empty. */
+static int64_t find_near(const struct pool *pool, const struct hr__batch *batch, const struct search *search) {
+    int64_t place = -1, least = batch->used[pool->planner->several->limit_count - 1];
+    bool may_be_far = !has_more(pool) && !hr__batch_is_full(pool->planner, batch);
+    for (int i = 0; place < 0 && least >= 0 && (i < NEAR_TRIES || may_be_far); i++) {
+        least -= least / NEAR_PARTS + 1;
+        place = find_before(pool, batch, search, find_end(pool, least));
+    }
+    return place;
 }
 
 /* Returns the place of the sample that a batch gets next, or -1. */
@@ -134,9 +177,7 @@ static int64_t find_next(const struct pool *pool, const struct hr__batch *batch)
         search.room[i] = batch->rooms[i];
         search.wanted[i] = (int16_t)(batch->rooms[i] * pool->weights[i] >> WEIGHT_BITS);
     }
-    int64_t place = find_place(pool, &search);
-    if (place < 0 || hr__batch_allows(pool->planner, batch, entry_at(pool, place))) return place;
-    return find_exactly(pool, batch, &search);
+    return several->main ? find_near(pool, batch, &search) : find_before(pool, batch, &search, pool->keys.end);
 }
 
 /* ---- the pool ---- */
@@ -227,11 +268,6 @@ static void fill_up(struct pool *pool) {
     hr__sort_keys(pool->keys.at, pool->keys.end, pool->other);
     note_shares(pool);
     weigh(pool);
-}
-
-/* Returns whether there are samples that are not in the pool yet. */
-static bool has_more(const struct pool *pool) {
-    return pool->next < pool->planner->count || pool->window.first < pool->window.end;
 }
 
 /* Fills the pool up if enough of it is used. When there are no more samples, gaps are closed from time to time. */
