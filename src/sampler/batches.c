@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <string.h>
 
-enum { FULL_PARTS = 100 /* a batch is full if less than one of so many parts of a limit is left */ };
+enum { FULL_PARTS = 200 /* a batch is full if less than one of so many parts of a limit is left */ };
 
 int hr__batches_new(int64_t entries, struct hr__batches *ret_batches) {
     *ret_batches = (struct hr__batches){.next = hr__plan_array(entries, sizeof *ret_batches->next)};
