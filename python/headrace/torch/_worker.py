@@ -25,7 +25,7 @@ from headrace._loader.worker.library_threads import limit_library_threads
 from headrace._options import Policy
 from headrace._tensors import extension, torch_names
 from headrace.torch import _default_collate, _early_end, _internals, _rows
-from headrace.torch._packed import collate_packed
+from headrace.torch._packed import names_of
 
 _TENSORS = {torch.Tensor}
 _default_convert = _internals.default_convert
@@ -55,7 +55,7 @@ class BatchMaker(DatasetBatchMaker):
     policy: Policy
     seed: int  # seeds the samples for rng="sample"
 
-    flavor = _core.FLAVOR_TENSOR
+    flavor: int | tuple[str, ...] = _core.FLAVOR_TENSOR
 
     def prepare(self, port: _core.Port, start: StartState) -> None:
         extension.use_torch()
@@ -110,9 +110,10 @@ class BatchMaker(DatasetBatchMaker):
         )
 
     def _new_fetcher(self) -> Any:
-        is_packed = self.collate_fn is collate_packed
-        self.flavor = _core.FLAVOR_PACKED if is_packed else _core.FLAVOR_TENSOR
-        self.collates_in_c = self.auto_collation and (is_packed or _default_collate.is_torchs(self.collate_fn))
+        packed = names_of(self.collate_fn)
+        self.flavor = _core.FLAVOR_TENSOR if packed is None else packed
+        is_known = packed is not None or _default_collate.is_torchs(self.collate_fn)
+        self.collates_in_c = self.auto_collation and is_known
         if not self.auto_collation and _default_convert is not None and self.collate_fn is _default_convert:
             self.collate_fn = _convert
         self._finishing: Any = deferred.Passing()
