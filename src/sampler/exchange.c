@@ -63,12 +63,12 @@ static bool is_allowed(const struct hr__planner *planner, const struct hr__batch
 /* Keeps an exchange if it is better than the best one so far. `worse` of the exchange is not set yet. */
 static void consider(const struct hr__planner *planner, const struct hr__batches *batches, int64_t from,
                      struct trade trade, struct trade *best) {
-    const struct hr__batch *dear = &batches->at[from], *cheap = &batches->at[trade.to];
+    const struct hr__batch *costly = &batches->at[from], *cheap = &batches->at[trade.to];
     const uint64_t *costs = planner->several->costs;
     uint64_t cost = costs[*trade.given], back = trade.taken ? costs[*trade.taken] : 0;
     if (cost <= back) return;
-    trade.worse = hr__max(dear->cost - (cost - back), cheap->cost + (cost - back));
-    if (trade.worse < best->worse && is_allowed(planner, dear, cheap, &trade)) *best = trade;
+    trade.worse = hr__max(costly->cost - (cost - back), cheap->cost + (cost - back));
+    if (trade.worse < best->worse && is_allowed(planner, costly, cheap, &trade)) *best = trade;
 }
 
 static void look_at(const struct hr__planner *planner, struct hr__batches *batches, int64_t from, int64_t to,
@@ -103,7 +103,7 @@ static void count_trade(const struct hr__planner *planner, struct hr__batch *bat
 
 static void make(const struct hr__planner *planner, struct hr__batches *batches, int64_t from,
                  const struct trade *trade) {
-    struct hr__batch *dear = &batches->at[from], *cheap = &batches->at[trade->to];
+    struct hr__batch *costly = &batches->at[from], *cheap = &batches->at[trade->to];
     int32_t given = *trade->given, taken = trade->taken ? *trade->taken : -1, *next = batches->next;
     if (taken >= 0) {
         int32_t after = next[given];
@@ -116,7 +116,7 @@ static void make(const struct hr__planner *planner, struct hr__batches *batches,
         next[given] = cheap->first;
         cheap->first = given;
     }
-    count_trade(planner, dear, given, taken);
+    count_trade(planner, costly, given, taken);
     count_trade(planner, cheap, taken, given);
 }
 
@@ -134,36 +134,36 @@ static int find_cheap(const struct hr__batches *batches, int64_t first, int64_t 
 }
 
 /* Returns the most expensive batch that is not passed over, or -1 if it costs nearly the mean. */
-static int64_t find_dear(const struct hr__batches *batches, int64_t first, int64_t count) {
+static int64_t find_costliest(const struct hr__batches *batches, int64_t first, int64_t count) {
     uint64_t sum = 0, most = 0;
-    int64_t dear = -1;
+    int64_t costly = -1;
     for (int64_t i = first; i < first + count; i++) {
         const struct hr__batch *batch = &batches->at[i];
         sum += batch->cost;
         if (batch->is_passed_over || batch->cost <= most) continue;
-        dear = i;
+        costly = i;
         most = batch->cost;
     }
     uint64_t mean = sum / (uint64_t)count;
-    return most > mean && most - mean > mean / CLOSE ? dear : -1;
+    return most > mean && most - mean > mean / CLOSE ? costly : -1;
 }
 
 void hr__exchange(const struct hr__planner *planner, struct hr__batches *batches, int64_t first, int64_t count,
                   bool may_move) {
-    int64_t cheap[CHEAP_ONES], dear;
+    int64_t cheap[CHEAP_ONES], costly;
     for (int64_t i = first; i < first + count; i++) batches->at[i].is_passed_over = false;
     int64_t tries = 4 * count < MOST_TRIES ? 4 * count : MOST_TRIES;
-    for (; tries > 0 && (dear = find_dear(batches, first, count)) >= 0; tries--) {
+    for (; tries > 0 && (costly = find_costliest(batches, first, count)) >= 0; tries--) {
         struct choices own;
-        struct trade best = {.worse = batches->at[dear].cost};
-        choose(batches, &batches->at[dear], &own);
+        struct trade best = {.worse = batches->at[costly].cost};
+        choose(batches, &batches->at[costly], &own);
         int found = find_cheap(batches, first, count, cheap);
         for (int i = 0; i < found; i++)
-            if (cheap[i] != dear) look_at(planner, batches, dear, cheap[i], &own, may_move, &best);
+            if (cheap[i] != costly) look_at(planner, batches, costly, cheap[i], &own, may_move, &best);
         if (best.given)
-            make(planner, batches, dear, &best);
+            make(planner, batches, costly, &best);
         else
-            batches->at[dear].is_passed_over = true;
+            batches->at[costly].is_passed_over = true;
     }
 }
 

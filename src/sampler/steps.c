@@ -61,7 +61,7 @@ static int64_t gather(struct hr__batches *rows, int64_t wanted) {
 }
 
 /* Returns the most expensive of some rows that has several samples. */
-static int64_t find_dearest(const struct hr__batches *rows, int64_t first, int64_t end) {
+static int64_t find_costliest(const struct hr__batches *rows, int64_t first, int64_t end) {
     int64_t found = -1;
     for (int64_t i = first; i < end; i++)
         if (rows->at[i].count > 1 && (found < 0 || rows->at[i].cost > rows->at[found].cost)) found = i;
@@ -74,7 +74,7 @@ static int add_missing(const struct hr__planner *planner, struct hr__batches *ro
     int r = hr__batches_resize(planner, rows, empty + missing);
     if (r < 0) return r;
     for (int64_t i = empty; i < rows->count; i++) {
-        int64_t from = find_dearest(rows, begin, i);
+        int64_t from = find_costliest(rows, begin, i);
         if (from < 0) break;
         hr__exchange_fill(planner, rows, from, i);
     }
@@ -116,10 +116,10 @@ static int64_t count_cheap(const struct hr__batch *rows, int64_t left, int64_t w
 static bool spread(const struct hr__batch *rows, int64_t steps, int64_t width, struct hr__batch *ret_spread) {
     bool is_even = true;
     for (int64_t left = steps * width; left > 0; left -= width, ret_spread += width) {
-        int64_t cheap = count_cheap(rows, left, width), dear = width - cheap;
-        memcpy(ret_spread, rows, (size_t)dear * sizeof *rows);
-        memcpy(ret_spread + dear, rows + left - cheap, (size_t)cheap * sizeof *rows);
-        rows += dear;
+        int64_t cheap = count_cheap(rows, left, width), costly = width - cheap;
+        memcpy(ret_spread, rows, (size_t)costly * sizeof *rows);
+        memcpy(ret_spread + costly, rows + left - cheap, (size_t)cheap * sizeof *rows);
+        rows += costly;
         is_even = is_even && lack_of(ret_spread, width) <= allowed_lack(ret_spread[0].cost, width);
     }
     return is_even;
