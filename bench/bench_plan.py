@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures plans of batches: padding, fill, the balance of the ranks, and processor time, of headrace.Plan and of
-others (plan_rivals.py), for the same lengths on 8 ranks. Measures also the packing of a batch, and the states of a
-plan."""
+others (plan_rivals.py), for the same lengths on 8 ranks: one, or two of them (plan_several.py). Measures also the
+packing of a batch, and the states of a plan."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import plan_rivals as rivals
+import plan_several
 import torch
 from headrace import Loader, Plan
 from headrace.torch import DataLoader, collate_packed
@@ -266,6 +267,7 @@ def taking() -> list[Row]:
 
 CASES = [
     *(Case(one.name, lambda one=one: compare(one)) for one in (*PACKING, *PADDING)),  # type: ignore[misc]
+    *(Case(two.name, lambda two=two: plan_several.compare(two)) for two in plan_several.CASES),  # type: ignore[misc]
     Case("packing", packing),
     Case("resuming", resuming),
     Case("taking", taking),
@@ -281,6 +283,7 @@ def goals() -> list[Goal]:
         Goal(f"{padded}: balance", Key(f"{padded}: most expensive rank", "headrace"), 101, unit="%"),
         Goal(f"state_dict {TAKEN}", Key(f"state_dict {TAKEN}", "headrace"), 20, unit="us"),
         Goal(RESUMED, Key(RESUMED, "headrace"), 300 * MANY / 1e6, unit="ms"),
+        *plan_several.goals(),
     ]
 
 

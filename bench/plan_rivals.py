@@ -152,3 +152,49 @@ def batch_rebalance(lengths: np.ndarray[Any, Any], world_size: int, size: int, s
         of_ranks = sampler._assign(part, [sampler.lengths[index] for index in part])
         batches += [np.array(rank[0]) for rank in of_ranks]
     return batches
+
+
+# ---- samples with several lengths ----
+
+
+def lengths_of_costs(costs: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Returns lengths that cost as much by the formula of batch_rebalance (L + 0.001 L^2) as the samples do, in units
+    of a thousand. So that sampler balances what the samples cost, although it knows one length only."""
+    found: np.ndarray[Any, Any] = np.maximum((np.sqrt(1 + 4 * 0.001 * costs / 1000) - 1) / 0.002, 1)
+    return found.round().astype(np.int64)
+
+
+def greedy_by_cost(costs: np.ndarray[Any, Any], world_size: int, size: int, seed: int = 0) -> Batches:
+    """Sorts the samples of each step by cost, and gives them in turn to the rank that has the least cost so far."""
+    order = np.random.default_rng(seed).permutation(len(costs))
+    batches: Batches = []
+    for start in range(0, len(order) - size * world_size + 1, size * world_size):
+        step = order[start : start + size * world_size]
+        sums, ranks = np.zeros(world_size), [[] for _ in range(world_size)]
+        for sample in step[np.argsort(-costs[step], kind="stable")]:
+            least = int(np.argmin(sums))
+            sums[least] += costs[sample]
+            ranks[least].append(sample)
+        batches += ranks
+    return batches
+
+
+def first_fit(lengths: dict[str, np.ndarray[Any, Any]], limits: dict[str, int], seed: int = 0) -> Batches:
+    """Sorts groups of 20,000 shuffled samples by their largest share of a limit, and gives each to the first row that
+    has room in all limits. Ranks take the rows as they come."""
+    shares = np.stack([lengths[name] / limit for name, limit in limits.items()], 1)
+    order = np.random.default_rng(seed).permutation(len(shares))
+    batches: Batches = []
+    for start in range(0, len(order), 20_000):
+        part = order[start : start + 20_000]
+        part = part[np.argsort(-shares[part].max(1), kind="stable")]
+        rooms, rows = np.ones((len(part), shares.shape[1])), []
+        for sample in part:
+            fits = (rooms[: len(rows) + 1] >= shares[sample] - 1e-12).all(1)
+            row = int(np.argmax(fits))
+            if row == len(rows):
+                rows.append([])
+            rooms[row] -= shares[sample]
+            rows[row].append(sample)
+        batches += rows
+    return batches

@@ -116,6 +116,10 @@ HR_API int hr_batch_add_array(hr_batch *batch, enum hr_flavor flavor, const stru
  * dtype and shape; it is checked that the others have the same (-EINVAL). Data is borrowed as by hr_batch_add_array. */
 HR_API int hr_batch_add_stack(hr_batch *batch, enum hr_flavor flavor, const struct hr_array *arrays, uint32_t count);
 
+/* `count` > 0 arrays of one or more dimensions, of the same dtype and, apart from the first dimension, the same shape
+ * (-EINVAL), joined along the first dimension, in C order. Data is borrowed as by hr_batch_add_array. */
+HR_API int hr_batch_add_joined(hr_batch *batch, enum hr_flavor flavor, const struct hr_array *arrays, uint32_t count);
+
 /* Adds a new contiguous array whose bytes the caller fills in, for columns of scalars. `*ret_data` is valid until the
  * next add, write or reset. */
 HR_API int hr_batch_add_filled(hr_batch *batch, enum hr_flavor flavor, struct hr_dtype dtype, uint32_t ndim,

@@ -14,11 +14,11 @@ extern "C" {
 /*
  * Orders of the samples of a dataset, and plans of batches.
  *
- * All functions are pure: they do no I/O and read no clock. Except for hr_plan_new and hr_mixture_new they allocate
- * nothing, and use no memory but that of their arguments. The caller owns every struct and every array. The structs
- * hold no resource, so they need no destructor, and may be copied byte by byte; plans and mixtures are the exception,
- * and hr_plan_free and hr_mixture_free free them. Functions that take a pointer to const may run in several threads on
- * the same struct.
+ * All functions are pure: they do no I/O and read no clock. Except for those that make a plan or a mixture, they
+ * allocate nothing, and use no memory but that of their arguments. The caller owns every struct and every array. The
+ * structs hold no resource, so they need no destructor, and may be copied byte by byte; plans and mixtures are the
+ * exception, and hr_plan_free and hr_mixture_free free them. Functions that take a pointer to const may run in several
+ * threads on the same struct.
  *
  * Sizes, positions and indices are int64_t from 0. A function that can fail returns -EINVAL for an argument that is out
  * of range, sets the message (headrace/error.h), and then changes no output.
@@ -253,12 +253,15 @@ struct hr_plan_settings {
     uint64_t cost_linear, cost_quadratic; /* cost of a sample: 1 + cost_linear * length + cost_quadratic * length^2 */
     enum hr_plan_tail tail;
     uint64_t seed, epoch; /* shuffle the steps */
+    int64_t ranks;        /* 0: batches of equal cost are neighbours in a step; more: see below */
 };
 
 /*
  * Batches for all ranks. Step s has the batches s * width to s * width + width - 1, of which those of equal cost are
- * neighbours. Batch b has the entries entries[starts[b]] to entries[starts[b + 1] - 1], which are positions in the
- * order that hr_plan_new was given, and is not empty. A position that another batch has already is written as -1 -
+ * neighbours. With `ranks`, of which the width is a multiple, a step is dealt to them instead: rank r has the batches
+ * r, r + ranks, r + 2 * ranks, ... of a step, and their costs together are balanced. The samples of a step do not
+ * depend on `ranks`. Batch b has the entries entries[starts[b]] to entries[starts[b + 1] - 1], which are positions in
+ * the order that hr_plan_new was given, and is not empty. A position that another batch has already is written as -1 -
  * position; there are repeat_count of them, fewer than `width`, all in the last steps. The arrays belong to the plan.
  */
 struct hr_plan {
@@ -287,6 +290,46 @@ struct hr_plan {
  */
 HR_API int hr_plan_new(const int32_t *lengths, int64_t count, const struct hr_plan_settings *settings,
                        struct hr_plan **ret_plan);
+
+/* ---- plans of samples with several lengths ---- */
+
+#define HR_PLAN_LENGTHS_MAX 4
+#define HR_PLAN_COST_MAX (UINT32_C(1) << 24) /* the most that a measured cost may be */
+
+/* One of the lengths of the samples, such as the tokens of a text, or the patches of its images: its values, the limits
+ * of a batch (as in struct hr_plan_settings; 0: none), and what it adds to the cost of a sample. A length without a
+ * limit only costs. The values are borrowed. */
+struct hr_plan_length {
+    const int32_t *values;
+    int64_t max_sum, max_padded, pack;
+    uint64_t cost_linear, cost_quadratic; /* cost_linear * value + cost_quadratic * value^2 */
+};
+
+/*
+ * Plans the batches of an epoch of samples that have `length_count` lengths, up to HR_PLAN_LENGTHS_MAX. No batch
+ * exceeds a limit of any of them; a sample that exceeds one alone has a batch for itself. costs[i] is what the sample
+ * at position i costs, from 1 to HR_PLAN_COST_MAX; NULL: 1 and what its lengths cost. If it is given, the lengths cost
+ * nothing. In the settings, max_batch, width, window, tail, seed, epoch and ranks are used; everything else is 0. With
+ * one length and no costs, the plan is that of hr_plan_new. The order of the lengths matters: the plan is another one
+ * if they are swapped.
+ *
+ * Batches are filled one after the other. A batch begins with the sample of a pool that needs the largest part of a
+ * limit, and gets the samples with the largest scalar product of what is left of the limits and what is needed
+ * (Panigrahy, Talwar, Uyeda and Wieder, "Heuristics for Vector Bin Packing", 2011). The pool has `window` samples of
+ * the order; 0: 2,048. The time of a plan grows with it. If a length is padded, `window` entries of the order (0: all)
+ * are sorted by the padded length of which the samples need the largest part of its limit, and a pool of 512 samples
+ * moves over them; if only the number of samples is limited, they are sorted by cost.
+ *
+ * Batches of similar cost form a step, those of a step exchange samples, and a few that are much cheaper than all
+ * others are spread over several steps. If rows (pack) do not suffice for the last step, more rows are made, which get
+ * samples of the cheapest ones. Other batches that do not suffice for a step are dealt again as `tail` says.
+ *
+ * The plan depends on the arguments only, on any machine, and stays the same in later versions. *ret_plan belongs to
+ * the caller, who calls hr_plan_free. -EINVAL: as for hr_plan_new, or length_count or a cost is out of range, or pack
+ * is given together with other limits. -ENOMEM.
+ */
+HR_API int hr_plan_new_several(const struct hr_plan_length *lengths, int64_t length_count, const uint32_t *costs,
+                               int64_t count, const struct hr_plan_settings *settings, struct hr_plan **ret_plan);
 
 /* Frees a plan; NULL is allowed. Returns NULL. */
 HR_API struct hr_plan *hr_plan_free(struct hr_plan *plan);

@@ -29,7 +29,6 @@ TASK_EPOCH: int
 TASK_STOP: int
 FLAVOR_TENSOR: int
 FLAVOR_NUMPY: int
-FLAVOR_PACKED: int
 PHASE_WAIT: int
 PHASE_FETCH: int
 DIAGNOSTICS_STACK_AT: int
@@ -277,7 +276,7 @@ class Port:
     def take(self) -> tuple[int, int, Any] | None: ...
     def publish(self, status: int, object: object, /) -> None: ...
     def publish_status(self, status: int, /) -> None: ...
-    def collate(self, samples: object, flavor: int, /) -> bool: ...
+    def collate(self, samples: object, flavor: int | tuple[str, ...], /) -> bool: ...
     def begin_collate(self) -> None: ...
     def note(self, sample: int, /) -> None: ...
     def noting(self, indices: object, /) -> collections.abc.Iterator[Any]: ...
@@ -524,6 +523,18 @@ def plan(
     cost_quadratic: int = 0,
     window: int = 0,
     buckets: tuple[tuple[int, int], ...] = (),
+    ranks: int = 0,
+) -> tuple[bytes, bytes, int]: ...
+def plan_several(
+    lengths: tuple[tuple[Any, int, int, int, int, int], ...],
+    width: int,
+    seed: int,
+    epoch: int,
+    tail: int,
+    max_batch: int = 0,
+    window: int = 0,
+    costs: Any = None,
+    ranks: int = 0,
 ) -> tuple[bytes, bytes, int]: ...
 def configure(
     dump: Callable[[object], tuple[bytes, list[Any]]], load: Callable[[bytes, list[Any]], Any], /

@@ -16,12 +16,13 @@ struct hr__source {
     const unsigned char *data;
     uint64_t run_bytes;
     uint64_t dim_first; /* index of its dimensions among those of all sources */
+    uint64_t bytes;     /* of all runs */
     uint32_t dim_count;
 };
 
 /* Merges the dimensions of an array into as few as possible, and the innermost one into a run if its elements are
  * contiguous. The array has elements, and its span has been checked. Fills `dims` (room for ndim) and `source`, except
- * dim_first. */
+ * dim_first and bytes. */
 void hr__collapse(uint32_t ndim, const int64_t *shape, const int64_t *strides, uint64_t item_bytes,
                   struct hr__dim *dims, struct hr__source *source);
 

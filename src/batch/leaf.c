@@ -80,7 +80,7 @@ static struct hr__source *put_source(hr_batch *batch, const void *data, uint64_t
     struct hr__source *sources = hr__buffer_room(&batch->sources, (rooms->sources + 1) * sizeof *sources);
     if (!sources) return NULL;
     struct hr__source *source = &sources[rooms->sources++];
-    *source = (struct hr__source){.data = data, .run_bytes = bytes};
+    *source = (struct hr__source){.data = data, .run_bytes = bytes, .bytes = bytes};
     return source;
 }
 
@@ -186,6 +186,59 @@ int hr_batch_add_stack(hr_batch *batch, enum hr_flavor flavor, const struct hr_a
     }
     struct hr__leaf leaf = {.bytes = whole.bytes, .first = batch->source_count, .source_count = count};
     struct hr__array_entry entry = {flavor, arrays->dtype, ndim + 1, shape, strides, 0, 0, 0, false};
+    return add_leaf(batch, &leaf, &entry, &rooms);
+}
+
+/* Returns whether two arrays have the same dtype, and the same shape apart from the first dimension. */
+static bool can_join(const struct hr_array *a, const struct hr_array *b) {
+    struct hr_array one = *a, other = *b;
+    if (a->ndim != b->ndim) return false;
+    one.shape++;
+    other.shape++;
+    one.ndim = other.ndim = a->ndim - 1;
+    return same_shape(&one, &other);
+}
+
+/* Adds one array of those that are joined, and its size of the first dimension to `*total`. */
+static int put_joined(hr_batch *batch, const struct hr_array *arrays, uint32_t i, struct rooms *rooms, int64_t *total) {
+    const struct hr_array *array = &arrays[i];
+    char first[160], other[160];
+    struct checked checked;
+    if (!can_join(array, arrays))
+        return hr__fail(-EINVAL,
+                        "batch: cannot join array %" PRIu32 ", %s, to array 0, %s; make all arrays the same dtype, and "
+                        "the same shape apart from the first dimension",
+                        i, hr__array_text(array, other, sizeof other), hr__array_text(arrays, first, sizeof first));
+    int r = check_array(array, &checked);
+    if (r >= 0) r = check_data(array, &checked.size);
+    if (r < 0) return r;
+    if (__builtin_add_overflow(*total, array->shape[0], total))
+        return hr__fail(-EOVERFLOW, "batch: %" PRIu32 " arrays are too long together; join fewer", i + 1);
+    int64_t c_strides[HR_BATCH_MAX_NDIM];
+    hr__c_strides(array->ndim, array->shape, c_strides);
+    bool is_run = !memcmp(checked.strides, c_strides, array->ndim * sizeof *c_strides);
+    return is_run ? put_run(batch, array->data, checked.size.bytes, rooms) : put_strided(batch, array, &checked, rooms);
+}
+
+int hr_batch_add_joined(hr_batch *batch, enum hr_flavor flavor, const struct hr_array *arrays, uint32_t count) {
+    if (!count || !arrays->ndim)
+        return hr__fail(-EINVAL, "batch: there are no arrays with a first dimension to join; give at least one");
+    struct rooms rooms = {0};
+    int64_t total = 0, shape[HR_BATCH_MAX_NDIM], strides[HR_BATCH_MAX_NDIM];
+    for (uint32_t i = 0; i < count; i++) {
+        int r = put_joined(batch, arrays, i, &rooms, &total);
+        if (r < 0) return r;
+    }
+    uint32_t ndim = arrays->ndim;
+    memcpy(shape, arrays->shape, ndim * sizeof *shape);
+    shape[0] = total;
+    struct hr__size size;
+    int r = hr__array_size(arrays->dtype, ndim, shape, &size);
+    if (r < 0) return r;
+    hr__c_strides(ndim, shape, strides);
+    struct hr__leaf leaf = {
+        .bytes = size.bytes, .first = batch->source_count, .source_count = count, .is_joined = true};
+    struct hr__array_entry entry = {flavor, arrays->dtype, ndim, shape, strides, 0, 0, 0, false};
     return add_leaf(batch, &leaf, &entry, &rooms);
 }
 

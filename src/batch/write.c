@@ -122,6 +122,14 @@ static void write_source(const struct writing *writing, struct part part, uint64
         hr__copy(writing->to + at, source, dims, writing->copy_bytes);
 }
 
+/* Writes sources that may be of different sizes. */
+static void write_joined(const struct writing *writing, struct part part, const struct hr__leaf *leaf,
+                         const struct hr__source *sources) {
+    uint64_t at = leaf->offset;
+    for (uint64_t i = 0; i < leaf->source_count && at < part.end; at += sources[i++].bytes)
+        if (sources[i].bytes && at + sources[i].bytes > part.begin) write_source(writing, part, at, &sources[i]);
+}
+
 static void write_leaf(const struct writing *writing, struct part part, const struct hr__leaf *leaf) {
     uint64_t at = leaf->offset;
     if (leaf->documents) { /* it is not divided: it belongs to the part in which it begins */
@@ -134,6 +142,10 @@ static void write_leaf(const struct writing *writing, struct part part, const st
         return;
     }
     const struct hr__source *sources = (const struct hr__source *)(const void *)writing->batch->sources.data;
+    if (leaf->is_joined) {
+        write_joined(writing, part, leaf, sources + leaf->first);
+        return;
+    }
     uint64_t source_bytes = leaf->bytes / leaf->source_count;
     uint64_t skipped = part.begin > at ? (part.begin - at) / source_bytes : 0;
     at += skipped * source_bytes;

@@ -13,13 +13,14 @@
 #include "batch/copy_thread.h"
 #include "batch/format.h"
 
-/* A leaf, a run of bytes in the batch: one or more sources of equal size, or a part of the writer's `filled`, or a part
+/* A leaf, a run of bytes in the batch: one or more sources, or a part of the writer's `filled`, or a part
  * of a packed batch, or room that the caller fills. */
 struct hr__leaf {
     uint64_t bytes;
     uint64_t offset; /* bytes from the head to the leaf; set when the batch is measured */
     uint64_t first;  /* number of the leaf's first source; or the offset of the leaf in `filled` */
     uint32_t source_count;
+    bool is_joined; /* the sources may be of different sizes */
     bool is_filled;
     bool is_reserved; /* the caller writes it: no source */
     bool is_storage;

@@ -5,6 +5,7 @@
 #include "base/base.h"
 #include "check.h"
 #include "random.h"
+#include "several.h"
 
 #include <string.h>
 
@@ -36,7 +37,7 @@ bool hr__plan_allows(const struct hr_plan_settings *settings, int64_t rows, int6
     return !settings->bucket_count || rows <= hr__bucket_size(settings, longest);
 }
 
-static int grow(void **array, int64_t *room, int64_t needed, size_t item_bytes) {
+int hr__plan_grow(void **array, int64_t *room, int64_t needed, size_t item_bytes) {
     if (needed <= *room) return 0;
     int64_t larger = needed + *room / 2;
     void *moved = hr__realloc(*array, (size_t)(larger + 1) * item_bytes);
@@ -48,8 +49,9 @@ static int grow(void **array, int64_t *room, int64_t needed, size_t item_bytes) 
 
 int hr__plan_reserve(struct hr__planner *planner, int64_t batches) {
     void *starts = planner->plan->starts, *costs = planner->costs;
-    int r = grow(&starts, &planner->start_room, planner->plan->batch_count + batches, sizeof *planner->plan->starts);
-    if (r == 0) r = grow(&costs, &planner->cost_room, batches, sizeof *planner->costs);
+    int r = hr__plan_grow(&starts, &planner->start_room, planner->plan->batch_count + batches,
+                          sizeof *planner->plan->starts);
+    if (r == 0) r = hr__plan_grow(&costs, &planner->cost_room, batches, sizeof *planner->costs);
     planner->plan->starts = starts;
     planner->costs = costs;
     return r;
@@ -261,20 +263,30 @@ static int check_way(const struct hr_plan_settings *settings) {
     return 0;
 }
 
-static int check_settings(const struct hr_plan_settings *settings) {
+int hr__plan_check_common(const struct hr_plan_settings *settings, int64_t count) {
     if (settings->width < 1 || settings->width > HR_PLAN_WIDTH_MAX)
         return hr__fail(-EINVAL, "plan: a step of %lld batches; give 1 to %lld", (long long)settings->width,
                         (long long)HR_PLAN_WIDTH_MAX);
+    if (settings->ranks < 0 || (settings->ranks && settings->width % settings->ranks))
+        return hr__fail(-EINVAL, "plan: a step of %lld batches for %lld ranks; give a multiple of the ranks",
+                        (long long)settings->width, (long long)settings->ranks);
+    if (count < 0 || count > INT32_MAX - settings->width)
+        return hr__fail(-EINVAL, "plan: %lld samples; give 0 to %lld", (long long)count,
+                        (long long)(INT32_MAX - settings->width));
+    int r = check_limit("max_batch", settings->max_batch);
+    if (r == 0) r = check_limit("window", settings->window);
+    if (r == 0 && (unsigned)settings->tail > HR_PLAN_EXACT)
+        r = hr__fail(-EINVAL, "plan: tail is %d; give HR_PLAN_PAD, HR_PLAN_DROP or HR_PLAN_EXACT", (int)settings->tail);
+    return r;
+}
+
+static int check_settings(const struct hr_plan_settings *settings) {
     int r = check_limit("max_sum", settings->max_sum);
     if (r == 0) r = check_limit("max_padded", settings->max_padded);
-    if (r == 0) r = check_limit("max_batch", settings->max_batch);
     if (r == 0) r = check_limit("pack", settings->pack);
-    if (r == 0) r = check_limit("window", settings->window);
     if (r == 0 && settings->pack > HR_PLAN_PACK_MAX)
         r = hr__fail(-EINVAL, "plan: pack is %lld; give %lld at most, or lengths in a larger unit",
                      (long long)settings->pack, (long long)HR_PLAN_PACK_MAX);
-    if (r == 0 && (unsigned)settings->tail > HR_PLAN_EXACT)
-        r = hr__fail(-EINVAL, "plan: tail is %d; give HR_PLAN_PAD, HR_PLAN_DROP or HR_PLAN_EXACT", (int)settings->tail);
     if (r == 0) r = check_way(settings);
     return r < 0 ? r : check_buckets(settings);
 }
@@ -298,9 +310,6 @@ static int check_costs(const struct hr_plan_settings *settings, int64_t longest,
 
 static int check_lengths(const int32_t *lengths, int64_t count, const struct hr_plan_settings *settings) {
     int32_t longest = 0;
-    if (count < 0 || count > INT32_MAX - settings->width)
-        return hr__fail(-EINVAL, "plan: %lld samples; give 0 to %lld", (long long)count,
-                        (long long)(INT32_MAX - settings->width));
     for (int64_t i = 0; i < count; i++) {
         if (lengths[i] < 0)
             return hr__fail(-EINVAL, "plan: the length at position %lld is %d; give 0 or more", (long long)i,
@@ -332,35 +341,46 @@ static struct hr_plan *new_plan(int64_t count, int64_t width) {
     return plan;
 }
 
+static int plan_all(struct hr__planner *planner) {
+    if (planner->several) return hr__several_plan(planner);
+    if (planner->settings->pack) return hr__plan_pack(planner);
+    return planner->settings->bucket_count ? hr__plan_buckets(planner) : hr__plan_budget(planner);
+}
+
 static int make(struct hr__planner *planner) {
     const struct hr_plan_settings *settings = planner->settings;
     if (planner->count == 0) return 0;
-    int r = settings->pack           ? hr__plan_pack(planner)
-            : settings->bucket_count ? hr__plan_buckets(planner)
-                                     : hr__plan_budget(planner);
+    int r = plan_all(planner);
     if (r < 0) return r;
     planner->plan->step_count = planner->plan->batch_count / settings->width;
-    return shuffle_steps(planner);
+    r = shuffle_steps(planner);
+    return r == 0 && settings->ranks && settings->ranks < settings->width ? hr__plan_arrange(planner) : r;
+}
+
+int hr__plan_make(struct hr__planner *planner, int prepared, struct hr_plan **ret_plan) {
+    const struct hr_plan_settings *settings = planner->settings;
+    int r = prepared;
+    planner->random = hr__mixed_seed(settings->seed ^ plan_seed, settings->epoch);
+    planner->plan = r < 0 ? NULL : new_plan(planner->count, settings->width);
+    if (r == 0) r = planner->plan ? make(planner) : -ENOMEM;
+    hr__free(planner->costs);
+    if (r < 0) {
+        hr_plan_free(planner->plan);
+        return hr__fail(-ENOMEM, "plan: no memory to plan %lld samples", (long long)planner->count);
+    }
+    *ret_plan = planner->plan;
+    return 0;
 }
 
 int hr_plan_new(const int32_t *lengths, int64_t count, const struct hr_plan_settings *settings,
                 struct hr_plan **ret_plan) {
-    int r = check_settings(settings);
+    int r = hr__plan_check_common(settings, count);
+    if (r == 0) r = check_settings(settings);
     if (r == 0) r = check_lengths(lengths, count, settings);
     if (r < 0) return r;
+    struct hr_plan_length length = {
+        .values = lengths, .cost_linear = settings->cost_linear, .cost_quadratic = settings->cost_quadratic};
     struct hr__planner planner = {
-        .lengths = lengths,
-        .count = count,
-        .settings = settings,
-        .random = hr__mixed_seed(settings->seed ^ plan_seed, settings->epoch),
-        .plan = new_plan(count, settings->width),
-    };
-    r = planner.plan ? make(&planner) : -ENOMEM;
-    hr__free(planner.costs);
-    if (r < 0) {
-        hr_plan_free(planner.plan);
-        return hr__fail(-ENOMEM, "plan: no memory to plan %lld samples", (long long)count);
-    }
-    *ret_plan = planner.plan;
-    return 0;
+        .lengths = lengths, .count = count, .settings = settings, .names = &length, .name_count = 1};
+    return hr__plan_make(&planner, 0, ret_plan);
 }

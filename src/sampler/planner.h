@@ -15,6 +15,8 @@
  *     balance.c    fills a number of rows, balanced by cost
  *     best_fit.c   fills as few rows as possible
  *     sort.c       sorts entries by length
+ *     arrange.c    deals the batches of a step to ranks, if their sums are balanced
+ *     several.c    prepares samples of several lengths; several.h has what plans those
  *
  * An entry is handled as a key: its length in the upper 32 bits, its number in the lower ones. So keys that are sorted
  * are sorted by length, and equal lengths by their place in the order. A key with HR_KEY_REPEAT is an entry that
@@ -28,10 +30,16 @@ struct hr__batch_cost {
     int64_t batch;
 };
 
+struct hr__several;
+
 struct hr__planner {
-    const int32_t *lengths; /* the length of each of `count` entries, borrowed */
+    const int32_t *lengths; /* the length of each of `count` entries, borrowed; NULL: they have several */
     int64_t count;
     const struct hr_plan_settings *settings;
+    const struct hr_plan_length *names; /* all lengths with their costs, borrowed */
+    int64_t name_count;
+    const uint32_t *measured;     /* what each entry costs, borrowed; NULL: what its lengths cost */
+    struct hr__several *several;  /* borrowed; NULL: entries have one length */
     uint64_t random;              /* state of the generator */
     struct hr_plan *plan;         /* what is made; its entries have room for those that come, and for repeats */
     int64_t start_room;           /* batches that plan->starts has room for */
@@ -83,6 +91,19 @@ int hr__plan_tail(struct hr__planner *planner, const uint64_t *sorted, int64_t c
 
 /* Sorts planner->costs[0..count-1] by falling cost. */
 void hr__plan_sort_costs(struct hr__planner *planner, int64_t count);
+
+/* Makes an array at least as large as needed, and leaves it as it is if it is. -ENOMEM. */
+int hr__plan_grow(void **array, int64_t *room, int64_t needed, size_t item_bytes);
+
+/* Checks the settings that do not depend on the lengths, and the number of samples. -EINVAL. */
+int hr__plan_check_common(const struct hr_plan_settings *settings, int64_t count);
+
+/* Makes a plan. prepared: 0, or an error that is passed on. Sets the message. -ENOMEM. */
+int hr__plan_make(struct hr__planner *planner, int prepared, struct hr_plan **ret_plan);
+
+/* Deals the batches of each step to settings->ranks ranks, so that the sums of these are balanced (arrange.c).
+ * -ENOMEM. */
+int hr__plan_arrange(struct hr__planner *planner);
 
 /* Makes room for costs and starts of `batches` more batches. -ENOMEM. */
 int hr__plan_reserve(struct hr__planner *planner, int64_t batches);

@@ -107,10 +107,15 @@ static PyMethodDef methods[] = {
      "hr_deal_advance."},
     {"plan", (PyCFunction)(void (*)(void))make_plan, METH_VARARGS | METH_KEYWORDS,
      "plan(lengths, width, seed, epoch, tail, max_sum=0, max_padded=0, max_batch=0, pack=0, cost_linear=1, "
-     "cost_quadratic=0, window=0, buckets=()) -> (entries, starts, repeats)\n\nPlans the batches of an epoch. lengths: "
+     "cost_quadratic=0, window=0, buckets=(), ranks=0) -> (entries, starts, repeats)\n\nPlans the batches of an epoch. "
+     "lengths: "
      "a "
      "buffer of int32. tail: 0 (pad), 1 (drop) or 2 (exact). buckets: pairs (longest, batch_size). entries: int32 as "
      "bytes. starts: int64 as bytes. repeats: how many entries are repeats. See hr_plan_new."},
+    {"plan_several", (PyCFunction)(void (*)(void))make_plan_several, METH_VARARGS | METH_KEYWORDS,
+     "plan_several(lengths, width, seed, epoch, tail, max_batch=0, window=0, costs=None, ranks=0) -> (entries, starts, "
+     "repeats)\n\nDoes the same for samples with several lengths, each a tuple (values, max_sum, max_padded, pack, "
+     "cost_linear, cost_quadratic); values is a buffer of int32. costs: a buffer of uint32. See hr_plan_new_several."},
     {"run_images", images_run, METH_VARARGS,
      "run_images(recipes, threads) -> list[int]\n\nMakes images in several threads, as planes (hr_images_run). A "
      "recipe "

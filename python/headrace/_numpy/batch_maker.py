@@ -88,7 +88,7 @@ class BatchMaker(DatasetBatchMaker):
     num_workers: int
     settings: _options.Settings
 
-    flavor = _core.FLAVOR_NUMPY
+    flavor: int | tuple[str, ...] = _core.FLAVOR_NUMPY
 
     def prepare(self, port: _core.Port, start: StartState) -> None:
         global _worker_info

@@ -6,8 +6,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import operator
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, overload
 
 from headrace import _core
 from headrace._base import lookup
@@ -30,18 +30,18 @@ Key = str | int | Callable[[Any], Any] | None
 
 
 class _Lengths:
-    """The dataset of the loader that measures: its samples are lengths. A class of the module, so that workers of any
-    start method can load it."""
+    """The dataset of the loader that measures: its samples are the lengths by each of some keys. A class of the module,
+    so that workers of any start method can load it."""
 
-    def __init__(self, dataset: Any, key: Key) -> None:
-        self._dataset, self._key = dataset, key
+    def __init__(self, dataset: Any, keys: list[Key]) -> None:
+        self._dataset, self._keys = dataset, keys
 
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def __getitem__(self, index: int) -> int:
+    def __getitem__(self, index: int) -> list[int]:
         sample = self._dataset[index]
-        return _checked(_length_of(sample, self._key, index), index)
+        return [_checked(_length_of(sample, key, index), index) for key in self._keys]
 
 
 def _length_of(sample: Any, key: Key, index: int) -> int:
@@ -111,7 +111,7 @@ def _checked(length: int, index: int) -> int:
     return length
 
 
-def _as_array(lengths: list[int]) -> np.ndarray[Any, Any]:
+def _as_array(lengths: list[list[int]]) -> np.ndarray[Any, Any]:
     import numpy as np
 
     return np.array(lengths, np.int32)
@@ -133,7 +133,27 @@ def _workers(workers: Any, n: int) -> int:
     return 0 if n <= _FEW else min(usable_cores(_core.machine()), -(-n // _FEW))
 
 
-def lengths(dataset: Any, key: Key = None, *, workers: int = -1, progress: bool | None = None) -> np.ndarray[Any, Any]:
+def _keys_of(key: Any) -> dict[str, Key]:
+    """Returns the keys by name; a single key has the name "". Raises TypeError and ValueError."""
+    if not isinstance(key, Mapping):
+        return {"": key}
+    if not key:
+        raise ValueError("lengths: key is an empty dict; give what counts by name, such as {'text': 'input_ids'}")
+    for name in key:
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"lengths: the names of lengths should be strings, but got {name!r}")
+    return dict(key)
+
+
+@overload
+def lengths(
+    dataset: Any, key: Mapping[str, Key], *, workers: int = -1, progress: bool | None = None
+) -> dict[str, np.ndarray[Any, Any]]: ...
+@overload
+def lengths(
+    dataset: Any, key: Key = None, *, workers: int = -1, progress: bool | None = None
+) -> np.ndarray[Any, Any]: ...
+def lengths(dataset: Any, key: Any = None, *, workers: int = -1, progress: bool | None = None) -> Any:
     """Returns the length of each sample of a map-style dataset, an int32 array of shape (len(dataset),).
 
     Each sample is made once, by worker processes. Keep the result with the dataset (`numpy.save`) if that takes long.
@@ -143,7 +163,9 @@ def lengths(dataset: Any, key: Key = None, *, workers: int = -1, progress: bool 
         key: which part of a sample counts. None: the sample itself, of which `len()` is taken: the first dimension of
             an array or tensor, the items of a list of numbers or words, the characters of a string. A name or a number:
             `sample[key]`. A function: what it returns for a sample. A part that is an integer is the length itself. A
-            sample that is a mapping, a tuple or a list of other things needs a key; `len` counts these things.
+            sample that is a mapping, a tuple or a list of other things needs a key; `len` counts these things. A
+            dict of such keys by name, such as {"text": "input_ids", "patches": "pixel_values"}: the result is a dict of
+            arrays by the same names, which are measured together. headrace.Plan takes it.
         workers: number of worker processes. -1: one for each core that this process may use. 0: none.
         progress: show on stderr how far it is. None: if stderr is a terminal.
 
@@ -159,29 +181,33 @@ def lengths(dataset: Any, key: Key = None, *, workers: int = -1, progress: bool 
     n = len(dataset)
     count = _workers(workers, n)
     batch = max(1, min(_BATCH, n // (16 * max(1, count))))
-    measured = _Lengths(dataset, key)
+    keys = _keys_of(key)
+    measured = _Lengths(dataset, list(keys.values()))
     again = range(0, n, max(1, n // _READ_AGAIN))[:_READ_AGAIN]
     order = itertools.chain(range(n), again)
     loader = Loader(measured, batch, sampler=order, num_workers=count, collate_fn=_as_array, seed=0)
-    found = np.empty(n + len(again), np.int32)
+    found = np.empty((n + len(again), len(keys)), np.int32)
     done = 0
     with random_numbers.generators_kept(), Progress("lengths", n, progress) as shown:
         for part in loader:
             found[done : done + len(part)] = part
             shown.add(min(len(part), max(0, n - done)))
             done += len(part)
-    _compare(found[:n], found[n:], again)
-    return found[:n]
+    arrays = {name: np.ascontiguousarray(found[:, at]) for at, name in enumerate(keys)}
+    for name, array in arrays.items():
+        _compare(name, array[:n], array[n:], again)
+    return {name: array[:n] for name, array in arrays.items()} if isinstance(key, Mapping) else arrays[""][:n]
 
 
-def _compare(found: np.ndarray[Any, Any], second: np.ndarray[Any, Any], again: range) -> None:
+def _compare(name: str, found: np.ndarray[Any, Any], second: np.ndarray[Any, Any], again: range) -> None:
     """Warns if samples had another length when they were read a second time."""
     changed = [index for index, length in zip(again, second.tolist(), strict=True) if found[index] != length]
     if changed:
         at = changed[0]
+        what = f"another length {name!r}" if name else "another length"
         warn_user(
-            f"headrace.lengths: {len(changed)} of {len(again)} samples had another length when they were read a second "
-            f"time (sample {at}: {int(found[at])}, then {int(second[again.index(at)])}). The dataset seems to change "
+            f"headrace.lengths: {len(changed)} of {len(again)} samples had {what} when they were read a second time "
+            f"(sample {at}: {int(found[at])}, then {int(second[again.index(at)])}). The dataset seems to change "
             "its samples at random. A plan bounds the lengths that were measured, so give it the longest that a sample "
             "can have, or leave room below its limits"
         )

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace._base import lookup
@@ -14,14 +14,18 @@ from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
 from headrace._ranks import accelerate_shards, where
 from headrace.sampling._plan_indices import BatchIterator
-from headrace.sampling._plan_inputs import check_lengths, order_of
+from headrace.sampling._plan_inputs import order_of
+from headrace.sampling._plan_lengths import check_lengths
+from headrace.sampling._plan_limits import check_int
 from headrace.sampling._plan_report import PlanReport, report_of
-from headrace.sampling._plan_settings import PlanSettings, check_int
+from headrace.sampling._plan_settings import Longest, PlanSettings
 from headrace.sampling._plan_table import Division, Rest, Samples, check_digest, rest_of
 
 if TYPE_CHECKING:
     import numpy as np
     from typing_extensions import Self
+
+    from headrace.sampling._plan_lengths import SampleLengths
 
 _LEAST, _END = -(2**63), 2**64  # of seeds and epochs, as in Order
 _KEPT = 4  # plans of an epoch, whose places in a state are asked for again
@@ -54,7 +58,10 @@ class Plan:
     the seed and the epoch only.
 
     Args:
-        lengths: the length of each sample, shape (n,): an array, a list or a tensor of ints from 0 to 2**31 - 1.
+        lengths: the length of each sample, shape (n,): an array, a list or a tensor of ints from 0 to 2**31 - 1. Or a
+            dict of one to four such arrays by name, such as {"text": tokens, "patches": patches}. max_sum, max_padded
+            and pack are dicts then, with limits by the same names; a batch keeps each of them. A length without a limit
+            only costs.
         max_sum: the most that the lengths of a batch add up to, for batches without padding.
         max_padded: the most that the longest length of a batch times its number of samples is (fairseq's max_tokens).
         max_batch: the most samples of a batch; alone, or with max_sum, max_padded or pack.
@@ -67,8 +74,14 @@ class Plan:
             contains that of the sampler: its generators, and its own if it has state_dict and load_state_dict.
         cost_linear, cost_quadratic: a sample of length L costs cost_linear * L + cost_quadratic * L**2. The costs of
             the ranks are balanced within each step.
+        cost: of several lengths, a dict of pairs (linear, quadratic) by name, such as {"text": (1, 0), "patches":
+            (64, 1)}; a sample costs the sum, and a name that is not given costs nothing. None: (1, 0) for each name. Or
+            what each sample costs, measured: an array of finite numbers above 0, shape (n,).
+        balance: "micro_batch": the batches of the ranks cost about the same, one by one. "optimizer_step": the
+            `accumulate` batches of each rank do, together, for ranks that meet only at the end of an optimizer step.
         window: so many samples of the order, or of a bucket, are sorted by length together. None: 2,500 for each batch
-            of a step, and 20,000 at least; with pack: all samples. Smaller windows give batches that differ more from
+            of a step, and 20,000 at least; with pack: all samples. With several lengths and pack, or max_sum alone: a
+            batch is filled from so many samples; None: 2,048. Smaller windows give batches that differ more from
             epoch to epoch, with more padding. 1: the batches of a bucket are random ones of its samples.
         world_size, rank: the number of data-parallel ranks, and the rank of this process. None: they are found as
             headrace.torch.per_rank finds them.
@@ -90,14 +103,16 @@ class Plan:
         self,
         lengths: Any,
         *,
-        max_sum: int | None = None,
-        max_padded: int | None = None,
+        max_sum: int | Mapping[str, int] | None = None,
+        max_padded: int | Mapping[str, int] | None = None,
         max_batch: int | None = None,
         buckets: Sequence[tuple[int | None, int]] | None = None,
-        pack: int | None = None,
+        pack: int | Mapping[str, int] | None = None,
         order: Any = None,
         cost_linear: int = 1,
         cost_quadratic: int = 0,
+        cost: Any = None,
+        balance: str = "micro_batch",
         window: int | None = None,
         world_size: int | None = None,
         rank: int | None = None,
@@ -108,9 +123,11 @@ class Plan:
         epoch: int = 0,
     ) -> None:
         given = {name: value for name, value in locals().items() if name in PlanSettings.__dataclass_fields__}
-        self.settings = PlanSettings.checked(given)
-        self._lengths = check_lengths(lengths)
-        self.n = len(self._lengths)
+        is_measured = cost is not None and not isinstance(cost, Mapping)
+        self._lengths, names = check_lengths(lengths, cost if is_measured else None)
+        given["cost"] = self._lengths.all.cost_digest if is_measured else cost
+        self.settings = PlanSettings.checked({**given, "names": names}, names)
+        self.n = self._lengths.all.n
         self.seed = check_int("seed", seed, _LEAST, _END - 1)
         self._epoch = check_int("epoch", epoch, _LEAST, _END - 1)
         check_int("seed + epoch", self.seed + self._epoch, _LEAST, _END - 1)
@@ -118,7 +135,6 @@ class Plan:
         self._order = order_of(order, self.n, self.seed)
         if self._order.is_constant:
             self._check_oversized(self._order.constant())
-        self._digest = self.digest_of(self.n)
         self._forget()
 
     def _forget(self) -> None:
@@ -130,22 +146,14 @@ class Plan:
         """Raises ValueError if some of the samples of an epoch are too long. None: of all."""
         import numpy as np
 
-        limit = self.settings.longest
-        lengths = self._lengths if samples is None else self._lengths[samples]
-        n = len(lengths)
-        if limit is None or self.settings.oversized == "alone" or not n:
+        if self.settings.oversized == "alone":
             return
-        name, most = limit
-        longer = np.flatnonzero(lengths > most)
-        if not len(longer) or (self.settings.oversized == "skip" and len(longer) < n):
+        lengths = self._lengths.all if samples is None else self._lengths.all.of(samples)
+        longer = [np.flatnonzero(lengths.arrays[limit.name] > limit.most) for limit in self.settings.longest]
+        exceed = np.unique(np.concatenate(longer)) if longer else np.zeros(0, np.int64)
+        if not len(exceed) or (self.settings.oversized == "skip" and len(exceed) < lengths.n):
             return
-        how_many = "all" if len(longer) == n else f"{len(longer):,} of {n:,}"
-        first = int(longer[0] if samples is None else samples[longer[0]])
-        raise ValueError(
-            f"Plan: {how_many} samples are longer than {name} ({most:,}): sample {first} has length "
-            f"{int(self._lengths[first]):,}, the longest one {int(lengths.max()):,}; raise it, or give "
-            "oversized='skip' to leave them out or 'alone' for batches of their own" + help_on("plan-too-long")
-        )
+        raise ValueError(_describe_oversized(self.settings.longest, longer, lengths, len(exceed), samples))
 
     # ---- the epoch ----
 
@@ -220,7 +228,8 @@ class Plan:
             order = self._order.samples(epoch)
             if not self._order.is_constant:
                 self._check_oversized(order)
-            self._samples = Samples(order, self._lengths[self._order.numbers(order)], self.seed, epoch)
+            lengths = self._lengths.all.of(self._order.numbers(order))
+            self._samples = Samples(order, lengths, self.seed, epoch)
         return self._samples
 
     def _whole(self) -> Rest:
@@ -289,11 +298,14 @@ class Plan:
         rest = self._whole()
         return report_of(rest.table, self.settings, self.place.world_size, self._seconds)
 
-    def digest_of(self, n: int) -> str:
-        """Returns a digest of the lengths of the first n samples (BLAKE2b, 64 bits)."""
-        if n == self.n and hasattr(self, "_digest"):
-            return self._digest
-        return hashlib.blake2b(self._lengths[:n].astype("<i4").tobytes(), digest_size=8).hexdigest()
+    def digest_of(self, n: int) -> str | dict[str, str]:
+        """Returns a digest of the lengths of the first n samples (BLAKE2b, 64 bits), for each name if there are
+        several."""
+        return self._lengths.digest(n)
+
+    def digest_of_costs(self, n: int) -> str | None:
+        """Returns a digest of the measured costs of the first n samples, or None."""
+        return self._lengths.first(n).all.cost_digest
 
     def identity(self) -> dict[str, Any]:
         """Returns what the order of this epoch is made from, as a part of a state."""
@@ -302,7 +314,7 @@ class Plan:
             "n": self.n,
             "seed": self.seed,
             "epoch": self._epoch,
-            "lengths": self._digest,
+            "lengths": self.digest_of(self.n),
             "order": self._order.describe(),
         }
 
@@ -312,8 +324,9 @@ class Plan:
         if order is None:
             return None
         other = copy.copy(self)
-        other._lengths, other.n = self._lengths[:n], n
-        other._digest = self.digest_of(n)
+        other._lengths, other.n = self._lengths.first(n), n
+        if self._lengths.measured is not None:
+            other.settings = replace(self.settings, cost=other._lengths.all.cost_digest)
         other._order = order
         other._forget()
         return other
@@ -326,6 +339,28 @@ class Plan:
         place = {"world_size": self.place.world_size, "rank": self.place.rank, "seed": self.seed, "epoch": self._epoch}
         text = ", ".join(f"{name}={value!r}" for name, value in {**fields, **place}.items())
         return f"headrace.Plan({self.n:,} lengths, {text})"
+
+
+def _describe_oversized(
+    limits: list[Longest], longer: list[Any], lengths: SampleLengths, count: int, samples: Any
+) -> str:
+    """Returns what says that samples are too long: how many of which length, and the first one of each."""
+    n, found = lengths.n, []
+    for limit, exceed in zip(limits, longer, strict=True):
+        if not len(exceed):
+            continue
+        array, what = lengths.arrays[limit.name], f"{limit.name} " if limit.name else "length "
+        first = int(exceed[0] if samples is None else samples[exceed[0]])
+        how_many = "all" if len(exceed) == n else f"{len(exceed):,} of {n:,}"
+        found.append(
+            f"{how_many} samples are longer than {limit.text} ({limit.most:,}): sample {first} has {what}"
+            f"{int(array[exceed[0]]):,}, the longest one {int(array.max()):,}"
+        )
+    together = f"; all {n:,} together" if count == n and len(found) > 1 else ""
+    return (
+        f"Plan: {'; '.join(found)}{together}; raise it, or give oversized='skip' to leave them out or 'alone' for "
+        "batches of their own" + help_on("plan-too-long")
+    )
 
 
 class _Iterator:

@@ -124,10 +124,34 @@ class PlanIndices(EpochIndices):
         lengths = state.order.get("lengths", self.order["lengths"])
         check_same_order(state, {**self.order, "lengths": lengths})
         n = min(state.order["n"], self.n or 0)
+        if state.steps and n == state.order["n"]:
+            self._check_names(lengths)
+            self._check_costs(state, n)
         if state.steps and n == state.order["n"] and lengths != self._plan.digest_of(n):
             raise OrderChangedError(
                 f"headrace: the lengths of the first {n:,} samples have changed since this state was taken, so "
                 "the plan would have other batches; give the plan the lengths that it had, or use "
+                "on_changed='next_epoch' to leave the rest of the epoch out" + help_on("order-changed")
+            )
+
+    def _check_names(self, lengths: Any) -> None:
+        theirs, own = (sorted(one) if isinstance(one, dict) else [] for one in (lengths, self.order["lengths"]))
+        if theirs != own:
+            before, now = (
+                f"lengths of {' and '.join(map(repr, names))}" if names else "one length" for names in (theirs, own)
+            )
+            raise OrderChangedError(
+                f"headrace: this state was taken with a plan of {before}, and this plan has {now}; give it lengths "
+                "with the same names, or use on_changed='next_epoch' to leave the rest of the epoch out"
+                + help_on("order-changed")
+            )
+
+    def _check_costs(self, state: State, n: int) -> None:
+        measured = {one.plan.get("cost") for one in state.segments if isinstance(one.plan.get("cost"), str)}
+        if measured and measured != {self._plan.digest_of_costs(n)}:
+            raise OrderChangedError(
+                f"headrace: the measured costs (cost=) of the first {n:,} samples have changed since this state was "
+                "taken, so the plan would have other batches; give the plan the costs that it had, or use "
                 "on_changed='next_epoch' to leave the rest of the epoch out" + help_on("order-changed")
             )
 

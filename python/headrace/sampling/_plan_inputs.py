@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the lengths that a plan is made from, and draws the order of an epoch."""
+"""Draws the order of an epoch of a plan, from its argument `order`."""
 
 from __future__ import annotations
 
@@ -18,56 +18,7 @@ from headrace.sampling._state import StateError
 if TYPE_CHECKING:
     import numpy as np
 
-_LONGEST = 2**31 - 1
 _KEPT = 4  # epochs of a sampler whose state is known
-_HINT = "give the length of each sample, as an array or a list of ints; headrace.lengths(dataset) measures them"
-
-
-def check_lengths(given: Any) -> np.ndarray[Any, Any]:
-    """Returns lengths as a new array of int32, shape (n,). Raises TypeError and ValueError, which name the sample."""
-    import numpy as np
-
-    is_array = lookup.has_attribute(given, "__array__") or lookup.has_attribute(given, "__array_interface__")
-    if not is_array and not (isinstance(given, (list, tuple, range)) or lookup.has_attribute(given, "buffer_info")):
-        raise TypeError(f"Plan: lengths is a {type(given).__name__}; {_HINT}")
-    try:
-        array = np.asarray(given)
-    except ValueError as error:  # lists of several lengths
-        raise TypeError(f"Plan: lengths is no array of numbers ({error}); {_HINT}") from None
-    if array.size == 0 and array.ndim == 1:
-        return np.zeros(0, np.int32)
-    if array.ndim != 1:
-        raise ValueError(f"Plan: lengths has the shape {array.shape}, but should have one number per sample; {_HINT}")
-    if array.dtype.kind not in "iu":
-        raise TypeError(_describe_kind(array))
-    _check_range(array)
-    return array.astype(np.int32)
-
-
-def _describe_kind(array: Any) -> str:
-    if array.dtype.kind == "f":
-        import numpy as np
-
-        bad = np.flatnonzero(~np.isfinite(array))
-        at = int(bad[0]) if len(bad) else 0
-        fix = "" if len(bad) else "; round them: lengths.astype('int64')"
-        return f"Plan: lengths should be ints, but the length of sample {at} is {array[at]} ({array.dtype}){fix}"
-    at = next((i for i, one in enumerate(array.tolist()) if type(one) is not int), 0)
-    return f"Plan: lengths should be ints, but the length of sample {at} is {array[at]!r} ({array.dtype})"
-
-
-def _check_range(array: Any) -> None:
-    at = int(array.argmin())
-    if array[at] < 0:
-        raise ValueError(f"Plan: the length of sample {at} is {array[at]}; lengths should be 0 or more")
-    at = int(array.argmax())
-    if array[at] > _LONGEST:
-        raise ValueError(
-            f"Plan: the length of sample {at} is {array[at]}, above 2**31 - 1; give lengths in a larger unit"
-        )
-
-
-# ---- orders ----
 
 
 class EpochOrder:

@@ -3,54 +3,34 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace import _core
+from headrace.sampling._plan_limits import (
+    PACK_MOST,
+    Costs,
+    Limits,
+    check_cost,
+    check_costs,
+    check_int,
+    check_limits,
+    check_optional,
+    check_word,
+)
+
+if TYPE_CHECKING:
+    from headrace.sampling._plan_lengths import SampleLengths
 
 _TAILS = {"pad": _core.PLAN_PAD, "drop": _core.PLAN_DROP, "exact": _core.PLAN_EXACT}
 OVERSIZED = ("error", "skip", "alone")
-ALGORITHM = 1  # of hr_plan_new; a state names it
+BALANCE = ("micro_batch", "optimizer_step")
+# The algorithms, which a state names: that of hr_plan_new, and that of hr_plan_new_several.
+ALGORITHM, ALGORITHM_OF_SEVERAL = 1, 2
 _ENDLESS = 2**31 - 1  # the longest length that there can be
-_MOST = 2**62
 _LEAST_WINDOW, _WINDOW_A_BATCH = 20_000, 2_500
-
-
-def check_int(name: str, value: Any, least: int, most: int = _MOST) -> int:
-    """Returns a setting as an int. Raises TypeError and ValueError."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"Plan: {name} should be an int, but got {value!r}") from None
-    if isinstance(value, bool):
-        raise TypeError(f"Plan: {name} should be an int, but got {value!r}")
-    if not least <= number <= most:
-        is_open = most == _MOST and number < least
-        range_ = f"{least} or more" if is_open else f"from {least} to {most:,}"
-        raise ValueError(f"Plan: {name} should be {range_}, but got {number}")
-    return number
-
-
-def _check_cost(name: str, value: Any) -> int:
-    """Returns the factor of a cost. Raises TypeError, with what to give in place of a fraction, and ValueError."""
-    if isinstance(value, float):
-        raise TypeError(
-            f"Plan: {name} should be an int, because costs are exact, but got {value!r}; only the ratio of cost_linear "
-            "and cost_quadratic counts, so multiply both: cost_linear=1000, cost_quadratic=1 in place of 1 and 0.001"
-        )
-    return check_int(name, value, 0)
-
-
-def _check_optional(name: str, value: Any, most: int = _MOST) -> int | None:
-    return None if value is None else check_int(name, value, 1, most)
-
-
-def _check_word(name: str, value: Any, words: tuple[str, ...]) -> str:
-    if value not in words:
-        raise ValueError(f"Plan: {name} should be one of {words}, but got {value!r}")
-    return str(value)
+_LIMITS = ("max_sum", "max_padded", "pack")
 
 
 def _check_buckets(given: Any) -> tuple[tuple[int | None, int], ...] | None:
@@ -90,39 +70,74 @@ def _check_pair(found: list[tuple[int | None, int]]) -> None:
 
 
 @dataclass(frozen=True)
-class PlanSettings:
-    """How the batches of a plan are formed: see headrace.Plan, whose arguments these are."""
+class Longest:
+    """A limit that a single sample may exceed. name: of the length, or "" if there is only one. text: how a user writes
+    the limit."""
 
-    max_sum: int | None = None
-    max_padded: int | None = None
+    name: str
+    text: str
+    most: int
+
+
+@dataclass(frozen=True)
+class PlanSettings:
+    """How the batches of a plan are formed: see headrace.Plan, whose arguments these are. names: of the lengths, if
+    there are several; limits are then pairs (name, limit). cost: of several lengths, pairs (name, (linear, quadratic));
+    of measured costs, their digest."""
+
+    max_sum: int | Limits | None = None
+    max_padded: int | Limits | None = None
     max_batch: int | None = None
     buckets: tuple[tuple[int | None, int], ...] | None = None
-    pack: int | None = None
+    pack: int | Limits | None = None
     cost_linear: int = 1
     cost_quadratic: int = 0
     window: int | None = None
     accumulate: int = 1
     tail: str = "pad"
     oversized: str = "error"
+    names: tuple[str, ...] = ()
+    cost: Costs | str | None = None
+    balance: str = "micro_batch"
 
     @classmethod
-    def checked(cls, given: Mapping[str, Any]) -> PlanSettings:
-        """Returns checked settings. Raises TypeError and ValueError."""
+    def checked(cls, given: Mapping[str, Any], names: tuple[str, ...] = ()) -> PlanSettings:
+        """Returns checked settings. names: those of the lengths. `cost` is a dict, a digest, or None. Raises TypeError
+        and ValueError."""
+        cost = given["cost"]
+        if isinstance(cost, Mapping):
+            cost = check_costs(cost, names)
+        elif cost is None and len(names) > 1:
+            cost = tuple((name, (1, 0)) for name in names)
         settings = cls(
-            max_sum=_check_optional("max_sum", given["max_sum"]),
-            max_padded=_check_optional("max_padded", given["max_padded"]),
-            max_batch=_check_optional("max_batch", given["max_batch"]),
+            max_sum=check_limits("max_sum", given["max_sum"], names),
+            max_padded=check_limits("max_padded", given["max_padded"], names),
+            max_batch=check_optional("max_batch", given["max_batch"]),
             buckets=_check_buckets(given["buckets"]),
-            pack=_check_optional("pack", given["pack"], 2**24),
-            cost_linear=_check_cost("cost_linear", given["cost_linear"]),
-            cost_quadratic=_check_cost("cost_quadratic", given["cost_quadratic"]),
-            window=_check_optional("window", given["window"]),
+            pack=check_limits("pack", given["pack"], names, PACK_MOST),
+            cost_linear=check_cost("cost_linear", given["cost_linear"]),
+            cost_quadratic=check_cost("cost_quadratic", given["cost_quadratic"]),
+            window=check_optional("window", given["window"]),
             accumulate=check_int("accumulate", given["accumulate"], 1, 2**24),
-            tail=_check_word("tail", given["tail"], tuple(_TAILS)),
-            oversized=_check_word("oversized", given["oversized"], OVERSIZED),
+            tail=check_word("tail", given["tail"], tuple(_TAILS)),
+            oversized=check_word("oversized", given["oversized"], OVERSIZED),
+            names=names,
+            cost=cost,
+            balance=check_word("balance", given["balance"], BALANCE),
         )
         settings._check_together()
-        return settings
+        return settings._of_one() if len(names) == 1 else settings
+
+    def _of_one(self) -> PlanSettings:
+        """Returns the settings of a plan without names, for lengths with one name."""
+        changes: dict[str, Any] = {"names": ()}
+        for name in _LIMITS:
+            limit = getattr(self, name)
+            changes[name] = limit[0][1] if limit else None
+        if self.cost is not None and not isinstance(self.cost, str):
+            changes["cost"] = None
+            changes["cost_linear"], changes["cost_quadratic"] = self.cost[0][1]
+        return PlanSettings(**{**vars(self), **changes})
 
     def _check_together(self) -> None:
         limits = [name for name in ("max_sum", "max_padded") if getattr(self, name) is not None]
@@ -136,51 +151,132 @@ class PlanSettings:
                 f"Plan: {' and '.join(ways)} do not go together; give limits (max_sum, max_padded, max_batch), or "
                 "buckets, or pack with or without max_batch"
             )
+        self._check_several()
+
+    def _check_several(self) -> None:
+        if self.buckets is not None and (self.names or self.cost is not None):
+            what = "names" if self.names else "measured costs"
+            raise ValueError(f"Plan: buckets are for one length without {what}; give max_padded, max_sum or pack")
+        if (self.cost_linear, self.cost_quadratic) != (1, 0) and (len(self.names) > 1 or self.cost is not None):
+            raise ValueError(
+                "Plan: cost_linear and cost_quadratic are for one length without a name, and for no other cost; give "
+                "cost={'text': (1, 0), ...} with the factors of each name, or cost= what each sample costs"
+            )
 
     @property
-    def longest(self) -> tuple[str, int] | None:
-        """The limit that a single sample may exceed, with its name; None if no length is too long."""
+    def algorithm(self) -> int:
+        """Which algorithm makes the plan."""
+        return ALGORITHM_OF_SEVERAL if self.is_of_several else ALGORITHM
+
+    @property
+    def is_of_several(self) -> bool:
+        """True if hr_plan_new_several makes the plan."""
+        return bool(self.names) or self.cost is not None
+
+    @property
+    def longest(self) -> list[Longest]:
+        """The limits that a single sample may exceed, of each length the smallest one."""
         if self.buckets is not None:
             last = self.buckets[-1][0]
-            return None if last is None else ("the longest bucket", last)
-        limits = {"max_sum": self.max_sum, "max_padded": self.max_padded, "pack": self.pack}
-        given = [(value, name) for name, value in limits.items() if value is not None]
-        return (min(given)[1], min(given)[0]) if given else None
+            return [] if last is None else [Longest("", "the longest bucket", last)]
+        found = [one for name in _LIMITS for one in self._limits(name)]
+        return [min((one for one in found if one.name == name), key=lambda one: one.most) for name in _names_of(found)]
 
-    @property
-    def counts_padding(self) -> bool:
-        """True if the samples of a batch are padded to the longest one; False if they are laid end to end."""
+    def _limits(self, setting: str) -> list[Longest]:
+        limit = getattr(self, setting)
+        if limit is None:
+            return []
+        if isinstance(limit, int):
+            return [Longest("", setting, limit)]
+        return [Longest(name, f"{setting}[{name!r}]", most) for name, most in limit]
+
+    def limit_of(self, setting: str, name: str) -> int | None:
+        """Returns a limit of one of the lengths, or None."""
+        return next((one.most for one in self._limits(setting) if one.name == name), None)
+
+    def counts_padding(self, name: str = "") -> bool:
+        """Returns True if the samples of a batch are padded to the longest one of a length; False if they are laid end
+        to end."""
+        if self.is_of_several:
+            return self.limit_of("max_padded", name) is not None
         return self.pack is None and (self.max_sum is None or self.max_padded is not None)
 
-    def arguments(self, width: int) -> dict[str, Any]:
-        """Returns the arguments of _core.plan for so many batches a step."""
+    def factors_of(self, name: str) -> tuple[int, int]:
+        """Returns the linear and the quadratic factor of the cost of a length."""
+        if isinstance(self.cost, tuple):
+            return dict(self.cost)[name]
+        return (0, 0) if self.cost is not None else (self.cost_linear, self.cost_quadratic)
+
+    # ---- for the extension ----
+
+    def plan(self, lengths: SampleLengths, world: int, seed: int, epoch: int) -> tuple[bytes, bytes, int]:
+        """Returns what _core.plan or _core.plan_several makes of the samples of an epoch."""
+        width = world * self.accumulate
+        ranks = world if self.balance == "optimizer_step" else 0
+        common: dict[str, Any] = {"width": width, "seed": seed, "epoch": epoch, "tail": _TAILS[self.tail]}
+        common |= {"window": self._window(width), "max_batch": self.max_batch or 0, "ranks": ranks}
+        if not self.is_of_several:
+            return _core.plan(lengths.arrays[""], **common, **self._ways())
+        found = tuple((array, *self._numbers_of(name)) for name, array in lengths.arrays.items())
+        return _core.plan_several(found, costs=lengths.costs if isinstance(self.cost, str) else None, **common)
+
+    def _numbers_of(self, name: str) -> tuple[int, int, int, int, int]:
+        """Returns the limits and the factors of a length."""
+        max_sum, max_padded, pack = (self.limit_of(setting, name) or 0 for setting in _LIMITS)
+        return (max_sum, max_padded, pack, *self.factors_of(name))
+
+    def _ways(self) -> dict[str, Any]:
+        costs = {"cost_linear": self.cost_linear, "cost_quadratic": self.cost_quadratic}
         if self.buckets is not None:
             pairs = tuple((_ENDLESS if longest is None else longest, size) for longest, size in self.buckets)
-            ways: dict[str, Any] = {"buckets": pairs}
-        else:
-            names = ("max_sum", "max_padded", "max_batch", "pack")
-            ways = {name: value for name in names if (value := getattr(self, name)) is not None}
-        costs = {"cost_linear": self.cost_linear, "cost_quadratic": self.cost_quadratic}
-        return {"width": width, "tail": _TAILS[self.tail], "window": self._window(width), **ways, **costs}
+            return {"buckets": pairs, **costs}
+        return {**{name: value for name in _LIMITS if (value := getattr(self, name)) is not None}, **costs}
 
     def _window(self, width: int) -> int:
         if self.window is not None:
             return self.window
-        return 0 if self.pack is not None else max(_LEAST_WINDOW, _WINDOW_A_BATCH * width)
+        is_whole = self.pack is not None or (
+            self.is_of_several and self.max_padded is None and self.max_sum is not None
+        )
+        return 0 if is_whole else max(_LEAST_WINDOW, _WINDOW_A_BATCH * width)
+
+    # ---- for states ----
 
     def as_fields(self) -> dict[str, Any]:
         """Returns the settings that are not the default, as JSON can contain them."""
         changed = {one.name: value for one in fields(self) if (value := getattr(self, one.name)) != one.default}
-        return {"algorithm": ALGORITHM, **changed}
+        if self.names:
+            changed["names"] = list(self.names)
+            changed |= {name: dict(changed[name]) for name in _LIMITS if name in changed}
+        if isinstance(self.cost, tuple):
+            changed["cost"] = {name: list(factors) for name, factors in self.cost}
+        return {"algorithm": self.algorithm, **changed}
 
     @classmethod
     def of_fields(cls, given: Mapping[str, Any]) -> PlanSettings:
         """Returns what as_fields was called on. Raises TypeError and ValueError for fields that are wrong."""
-        if given.get("algorithm") != ALGORITHM:
-            raise ValueError(
-                f"it needs algorithm {given.get('algorithm')!r} of plans, which this version of headrace does not have"
-            )
+        algorithm = given.get("algorithm")
+        if algorithm not in (ALGORITHM, ALGORITHM_OF_SEVERAL):
+            raise ValueError(f"it needs algorithm {algorithm!r} of plans, which this version of headrace does not have")
         known = {one.name: one.default for one in fields(cls)}
         if unknown := set(given) - set(known) - {"algorithm"}:
             raise ValueError(f"unknown setting {sorted(unknown)[0]!r}")
-        return cls.checked({**known, **{name: given[name] for name in known if name in given}})
+        found = cls.checked({**known, **{name: given[name] for name in known if name in given}}, _names(given))
+        if found.algorithm != algorithm:
+            raise ValueError(f"its settings are not those of algorithm {algorithm}")
+        return found
+
+
+def _names_of(found: list[Longest]) -> list[str]:
+    return list(dict.fromkeys(one.name for one in found))
+
+
+def _names(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the names of the lengths in a state."""
+    names = given.get("names", ())
+    cost = given.get("cost")
+    if not (isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names) and len(names) != 1):
+        raise TypeError(f"names should be several strings, but got {names!r:.80}")
+    if cost is not None and not isinstance(cost, (Mapping, str)):
+        raise TypeError(f"cost should be a dict or a digest, but got {cost!r:.80}")
+    return tuple(sorted(names))

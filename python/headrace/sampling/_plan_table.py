@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from headrace import _core
 from headrace._base.help_key import help_on
 from headrace.sampling._plan_settings import PlanSettings
 from headrace.sampling._state import StateError
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from headrace.sampling._plan_lengths import SampleLengths
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,17 @@ class Division:
         mine, theirs = ({**vars(one.settings), "accumulate": one.width} for one in (self, other))
         return mine == theirs
 
+    def deals_as(self, other: Division) -> bool:
+        """Returns True if both, which have the same plan, deal the batches of a step to the ranks in the same way."""
+        return self.settings.balance != "optimizer_step" or self.world == other.world
+
 
 @dataclass(frozen=True)
 class Samples:
-    """The samples of an epoch in order, int64, and their lengths, int32. seed, epoch: what steps are shuffled by."""
+    """The samples of an epoch in order, int64, and their lengths. seed, epoch: what steps are shuffled by."""
 
     order: np.ndarray[Any, Any]
-    lengths: np.ndarray[Any, Any]
+    lengths: SampleLengths
     seed: int
     epoch: int
 
@@ -57,24 +62,21 @@ class Table:
     def __init__(self, samples: Samples, division: Division, left: np.ndarray[Any, Any] | None) -> None:
         import numpy as np
 
-        settings = division.settings
-        self.samples, self.width = samples, division.width
-        limit = settings.longest
-        if settings.oversized == "skip" and limit is not None:
-            fits = samples.lengths <= limit[1]
-            if left is not None:
-                fits = fits[left]
-            if not fits.all():
-                left = np.flatnonzero(fits) if left is None else left[fits]
-        lengths = samples.lengths if left is None else samples.lengths[left]
+        self.samples, self.width, self._left = samples, division.width, left
+        samples.lengths.check_for(division.settings)
+        left = samples.lengths.fitting(division.settings, left)
+        lengths = samples.lengths if left is None else samples.lengths.of(left)
         numbers = samples.seed & (2**64 - 1), samples.epoch & (2**64 - 1)
-        arguments = settings.arguments(self.width)
-        made, starts, repeats = _core.plan(lengths, seed=numbers[0], epoch=numbers[1], **arguments)
+        made, starts, repeats = division.settings.plan(lengths, division.world, *numbers)
         entries = np.frombuffer(made, np.int32)
         self.starts = np.frombuffer(starts, np.int64)
         self.repeats: list[int] = np.flatnonzero(entries < 0).tolist() if repeats else []
         entries = np.where(entries < 0, -1 - entries, entries) if repeats else entries
         self.positions = entries if left is None else left[entries]
+
+    def dealt_as(self, division: Division) -> Table:
+        """Returns the same plan, whose steps are dealt to the ranks of a division."""
+        return Table(self.samples, division, self._left)
 
     @property
     def batch_count(self) -> int:
@@ -156,6 +158,8 @@ def rest_of(samples: Samples, earlier: list[Division], division: Division) -> Re
         if not one.plans_as(before) or offset % table.width:
             taken[table.consumed(offset)] = True
             table, offset = Table(samples, one, np.flatnonzero(~taken)), 0
+        elif not one.deals_as(before):
+            table = table.dealt_as(one)
         check_digest(one, table)
         end = offset + one.world * one.steps
         if end > table.batch_count:

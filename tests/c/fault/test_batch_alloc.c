@@ -30,7 +30,7 @@ static int add_all(hr_batch *batch) {
     struct hr_array plain = {numbers, int64, 2, shape, NULL}, dense = plain, strided = plain, arrays[64];
     dense.strides = strides;
     strided.strides = gaps;
-    TRY(hr_batch_open(batch, HR_NODE_LIST, 5 * 60));
+    TRY(hr_batch_open(batch, HR_NODE_LIST, 6 * 60));
     for (int i = 0; i < 60; i++) {
         uint32_t storage;
         uint64_t place;
@@ -39,6 +39,7 @@ static int add_all(hr_batch *batch) {
         arrays[0].data = numbers;
         TRY(hr_batch_add_array(batch, HR_FLAVOR_TENSOR, &dense));
         TRY(hr_batch_add_stack(batch, HR_FLAVOR_TENSOR, arrays, 64));
+        TRY(hr_batch_add_joined(batch, HR_FLAVOR_TENSOR, arrays, 64));
         TRY(hr_batch_add_filled(batch, HR_FLAVOR_TENSOR, int64, 1, column, &data));
         memset(data, 0, COLUMN * sizeof(int64_t));
         TRY(hr_batch_add_reserved(batch, HR_FLAVOR_TENSOR, int64, 1, column, &place));

@@ -52,6 +52,65 @@ def plan_settings(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+# ---- several lengths ----
+
+NAMES = ("audio", "patches", "text")
+Several = dict[str, list[int]]
+
+
+@st.composite
+def several_lengths(draw: st.DrawFn) -> Several:
+    """Draws the lengths of samples by two or three names. Every third sample has no patches."""
+    names, count = NAMES[draw(st.integers(0, 1)) :], draw(st.integers(0, 250))
+    seed, longest = draw(st.integers(0, 2**32 - 1)), draw(st.sampled_from([0, 1, 50, 400]))
+    drawn = np.random.default_rng(seed)
+    found = {name: (drawn.random(count) * drawn.integers(0, longest + 1, count)).astype(int).tolist() for name in names}
+    found["patches"] = [0 if at % 3 == 0 else one for at, one in enumerate(found["patches"])]
+    return found
+
+
+@st.composite
+def several_settings(draw: st.DrawFn, names: tuple[str, ...]) -> dict[str, Any]:
+    """Draws settings of a plan with several lengths, as plan_settings does."""
+
+    def limits() -> dict[str, int]:
+        some = draw(st.sets(st.sampled_from(names), min_size=1))
+        return {name: draw(st.integers(1, 3000)) for name in some}
+
+    way = draw(st.sampled_from(["pack", "max_sum", "max_padded", "both", "max_batch"]))
+    found: dict[str, Any] = {
+        "max_batch": draw(st.integers(1, 30) if way == "max_batch" else st.none() | st.integers(1, 9))
+    }
+    if way in ("pack", "max_sum", "max_padded"):
+        found[way] = limits()
+    if way == "both":
+        found |= {"max_sum": limits(), "max_padded": limits()}
+    return {
+        **found,
+        "window": draw(st.none() | st.integers(1, 200)),
+        "cost": draw(st.none() | st.just({names[0]: (1, 0), names[-1]: (64, 1)})),
+        "accumulate": draw(st.integers(1, 3)),
+        "balance": draw(st.sampled_from(["micro_batch", "optimizer_step"])),
+        "tail": draw(st.sampled_from(["pad", "drop", "exact"])),
+        "oversized": "alone",
+    }
+
+
+def assert_several_limits(lengths: Several, settings: dict[str, Any], batch: Sequence[int]) -> None:
+    """Asserts what assert_limits does, for each of several lengths."""
+    for name, own in lengths.items():
+        limits = {way: (settings.get(way) or {}).get(name) for way in ("max_sum", "max_padded", "pack")}
+        assert_limits(own, {**limits, "max_batch": settings.get("max_batch")}, batch)
+
+
+def texts_and_images(count: int, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
+    """Returns the tokens of lognormal texts, and the patches of up to eight images with each."""
+    drawn = np.random.default_rng(seed)
+    text = np.clip(drawn.lognormal(5.5, 1, count), 16, 8192).astype(np.int32)
+    images, sizes = drawn.integers(0, 9, count), drawn.integers(256, 1025, (count, 8))
+    return {"text": text, "patches": (sizes * (np.arange(8) < images[:, None])).sum(1).astype(np.int32)}
+
+
 def batches_of(plan: headrace.Plan) -> Batches:
     """Returns the batches of all ranks, and asserts that these have equally many."""
     ranks = [list(plan.rank(rank)) for rank in range(plan.place.world_size)]

@@ -89,6 +89,17 @@ def test_the_example_of_packed_rows_sees_each_sample_once() -> None:
     assert "each sample was seen once" in done.stdout
 
 
+def test_the_example_of_texts_and_images_balances_its_ranks() -> None:
+    """Two ranks train with a plan of the tokens alone, and with one of tokens and patches."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    script = [sys.executable, str(EXAMPLES / "train_text_images.py"), "--samples=400"]
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=550)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lost = [float(one) for one in re.findall(r"steps take (\d\.\d+) of what they would take", done.stdout)]
+    assert len(lost) == 2 and lost[0] > 1.05 > lost[1]
+    assert "each sample was seen once, and ranks wait less" in done.stdout
+
+
 @pytest.mark.parametrize("name, package", [("train_lightning", "lightning"), ("train_trainer", "transformers")])
 def test_example_of_framework_sees_each_sample_once(tmp_path: Path, name: str, package: str) -> None:
     pytest.importorskip(package)

@@ -72,6 +72,42 @@ def test_lengths_are_measured(make: Callable[[int], Any], key: Any, workers: int
     assert found.dtype == np.int32 and found.tolist() == EXPECTED
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_several_lengths_are_measured_in_one_pass(workers: int) -> None:
+    """Each sample is made once for all names, and some of them a second time."""
+    calls: list[int] = []
+
+    def make(index: int) -> dict[str, Any]:
+        calls.append(index)
+        return {**mapping(index), "pixels": np.zeros((index % 5, 3))}
+
+    keys = {"text": "tokens", "patches": "pixels", "both": lambda sample: len(sample["tokens"]) + len(sample["pixels"])}
+    found = headrace.lengths(Rows(make), keys, workers=workers)
+    assert list(found) == ["text", "patches", "both"]
+    assert all(array.dtype == np.int32 and array.flags.c_contiguous for array in found.values())
+    assert found["text"].tolist() == EXPECTED and found["patches"].tolist() == [i % 5 for i in range(600)]
+    assert found["both"].tolist() == [i % 37 + i % 5 for i in range(600)]
+    assert workers or len(calls) < 700
+    assert headrace.lengths(Rows(mapping, 0), {"text": "tokens"}, workers=0)["text"].tolist() == []
+    assert len(list(headrace.Plan(found, pack={"text": 100, "patches": 20}))) > 100
+
+
+def test_keys_by_name_that_are_wrong_are_refused() -> None:
+    with pytest.raises(ValueError, match="key is an empty dict; give what counts by name"):
+        headrace.lengths(Rows(mapping), {})
+    with pytest.raises(TypeError, match="the names of lengths should be strings, but got 3"):
+        headrace.lengths(Rows(mapping), {3: "tokens"})
+    with pytest.raises(TypeError, match=r"sample 0 is a dict with .*, and has no 'pixels'; give another key"):
+        headrace.lengths(Rows(mapping), {"text": "tokens", "patches": "pixels"}, workers=0)
+
+
+def test_several_lengths_that_change_are_named() -> None:
+    draw = random.Random(0)
+    data = Rows(lambda index: {"tokens": [1] * (index % 9), "pixels": [0] * draw.randint(1, 9)})
+    with pytest.warns(UserWarning, match="samples had another length 'patches' when they were read a second time"):
+        headrace.lengths(data, {"text": "tokens", "patches": "pixels"}, workers=0)
+
+
 @pytest.mark.parametrize("n", [0, 1, 2, 63, 64, 65, 1025])
 def test_any_number_of_samples_is_measured(n: int) -> None:
     assert headrace.lengths(Rows(tokens, n), workers=1).tolist() == [i % 37 for i in range(n)]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 from typing import Any
 
@@ -34,10 +35,10 @@ class Documents:
         return self.samples[index]
 
 
-def by_a_worker(samples: list[Any]) -> dict[str, Any]:
+def by_a_worker(samples: list[Any], collate: Any = collate_packed) -> dict[str, Any]:
     """Returns the batch that a worker makes of the samples."""
     options: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": "fork"}
-    [batch] = DataLoader(Documents(samples), batch_size=len(samples), collate_fn=collate_packed, **options)
+    [batch] = DataLoader(Documents(samples), batch_size=len(samples), collate_fn=collate, **options)
     return batch  # type: ignore[no-any-return]
 
 
@@ -126,6 +127,147 @@ def test_workers_pack_the_same_without_python(samples: list[list[Any]]) -> None:
         found = list(loader)
     for batch, own in zip(found, samples, strict=True):
         assert_same(batch, expected_of(own))
+
+
+# ---- joined by name ----
+
+KINDS = [np.float32, np.float64, np.float16, np.uint8, np.int64, np.bool_, np.complex64]
+
+
+@st.composite
+def named_values(draw: st.DrawFn, sizes: list[int]) -> list[Any]:
+    """Draws arrays or tensors of one dtype that differ in the first dimension, perhaps with strides."""
+    kind, tail = draw(st.sampled_from(KINDS)), draw(st.sampled_from([(), (3,), (2, 5), (1, 4, 2)]))
+    found = []
+    for size in sizes:
+        array = np.arange(2 * size * int(np.prod(tail)) + 1).astype(kind)[: 2 * size * int(np.prod(tail))]
+        array = array.reshape(2 * size, *tail)[:: draw(st.sampled_from([1, 2]))][:size]
+        if draw(st.booleans()) and len(tail) > 1:
+            array = array.swapaxes(1, 2).copy().swapaxes(1, 2)
+        found.append(torch.as_tensor(array) if draw(st.booleans()) else array)
+    return found
+
+
+@st.composite
+def with_names(draw: st.DrawFn) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    """Draws samples with tokens and up to three other parts."""
+    count = draw(st.integers(1, 5))
+    names = ("pixel_values", "grid", "audio")[: draw(st.integers(1, 3))]
+    samples: list[dict[str, Any]] = [{"input_ids": draw(rows(draw(st.integers(0, 5))))} for _ in range(count)]
+    for name in names:
+        sizes = draw(st.lists(st.integers(0, 4), min_size=count, max_size=count))
+        for sample, value in zip(samples, draw(named_values(sizes)), strict=True):
+            sample[name] = value
+    return samples, names
+
+
+def expected_by_name(samples: list[dict[str, Any]], names: tuple[str, ...]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in names:
+        parts = [torch.as_tensor(sample[name]) for sample in samples]
+        starts = [sum(map(len, parts[:at])) for at in range(len(parts) + 1)]
+        found[name] = torch.cat(parts)
+        found[f"cu_seq_lens_{name}"] = torch.tensor(starts, dtype=torch.int32)
+        found[f"max_length_{name}"] = max(map(len, parts))
+    return found
+
+
+@given(drawn=with_names())
+@settings(deadline=None, max_examples=draws(100))
+def test_values_of_names_are_joined(drawn: tuple[list[dict[str, Any]], tuple[str, ...]]) -> None:
+    samples, names = drawn
+    assert_same(collate_packed(samples, names=names), {**expected_of(samples), **expected_by_name(samples, names)})
+
+
+@only_headrace
+@given(drawn=st.lists(with_names(), min_size=1, max_size=6))
+@settings(deadline=None, max_examples=8)
+def test_workers_join_names_without_python(drawn: list[tuple[list[dict[str, Any]], tuple[str, ...]]]) -> None:
+    for samples, names in drawn:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_packed, "_row", None)
+            patch.setattr(_packed, "_join", None)
+            found = by_a_worker(samples, functools.partial(collate_packed, names=list(names)))
+        assert_same(found, {**expected_of(samples), **expected_by_name(samples, names)})
+        assert all(found[name].is_contiguous() for name in names)
+
+
+@only_headrace
+def test_large_values_of_names_are_joined_by_workers() -> None:
+    """A batch that two threads write, whose parts begin and end anywhere."""
+    samples = [
+        {"input_ids": [at], "pixel_values": np.random.default_rng(at).random((size, 1176), np.float32)}
+        for at, size in enumerate((0, 700, 1, 0, 2000, 333, 0))
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_packed, "_join", None)
+        found = by_a_worker(samples, functools.partial(collate_packed, names=("pixel_values",)))
+    assert_same(found, {**expected_of(samples), **expected_by_name(samples, ("pixel_values",))})
+
+
+def test_other_values_of_names_are_joined_by_python() -> None:
+    collate = functools.partial(collate_packed, names=("grid",))
+    samples: list[Any] = [
+        {"input_ids": [1], "grid": [[1, 2, 3]]},
+        {"input_ids": [2, 3], "grid": [[4, 5, 6], [7, 8, 9]]},
+    ]
+    assert_same(by_a_worker(samples, collate), {**expected_of(samples), **expected_by_name(samples, ("grid",))})
+    others = [collections.UserDict(sample) for sample in samples]
+    assert_same(by_a_worker(others, collate), {**expected_of(samples), **expected_by_name(samples, ("grid",))})
+
+
+def test_partials_of_collate_packed_are_known() -> None:
+    partial = functools.partial
+    assert _packed.names_of(collate_packed) == _packed.names_of(partial(collate_packed)) == ()
+    assert _packed.names_of(partial(collate_packed, names=["a", "b"])) == ("a", "b")
+    for other in (
+        partial(collate_packed, [{"input_ids": [1]}]),
+        partial(collate_packed, names="ab"),
+        partial(collate_packed, names=("a", "a")),
+        partial(collate_packed, names=("labels",)),
+        partial(collate_packed, names=("a",), more=1),
+        partial(len),
+        type("Other", (partial,), {})(collate_packed, names=("a",)),
+        lambda samples: collate_packed(samples),
+        None,
+    ):
+        assert _packed.names_of(other) is None
+
+
+NAMED: list[tuple[Any, Any, type[Exception], str]] = [
+    ([{"input_ids": [1]}], ("x",), TypeError, "sample 0 has 'input_ids', but no 'x'; give it an array without rows"),
+    ([[1]], ("x",), TypeError, "sample 0 is a list; with names, samples should be dicts"),
+    ([{"input_ids": [1], "x": "a"}], ("x",), TypeError, "x of sample 0 is no array"),
+    ([{"input_ids": [1], "x": 5}], ("x",), ValueError, "x of sample 0 is a single number"),
+    (
+        [{"input_ids": [1], "x": np.zeros((1, 2))}, {"input_ids": [1], "x": np.zeros((1, 3))}],
+        ("x",),
+        ValueError,
+        r"x of sample 1 is torch.float64 \[1, 3\], and that of sample 0 is torch.float64 \[1, 2\]",
+    ),
+    (
+        [{"input_ids": [1], "x": np.zeros(1)}, {"input_ids": [1], "x": np.zeros(1, np.float32)}],
+        ("x",),
+        ValueError,
+        "x of sample 1 is torch.float32",
+    ),
+    ([{"input_ids": [1]}], "x", TypeError, "names should be keys of the samples such as .*, but got 'x'"),
+    ([{"input_ids": [1]}], (3,), TypeError, "names should be keys of the samples"),
+    ([{"input_ids": [1], "x": [1]}], ("x", "x"), ValueError, "'x' in names comes twice"),
+    ([{"input_ids": [1]}], ("labels",), ValueError, "'labels' in names is a part that it makes itself"),
+    ([{"input_ids": [1], "q": [1]}], ("q",), ValueError, "'q' in names is a part that it makes itself"),
+]
+
+
+@pytest.mark.parametrize(("samples", "names", "error", "message"), NAMED)
+def test_bad_values_of_names_are_refused(samples: Any, names: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        collate_packed(samples, names=names)
+    with pytest.raises(error, match=message):
+        by_a_worker(samples, functools.partial(collate_packed, names=names))
+
+
+# ---- other samples ----
 
 
 def test_samples_of_other_classes_are_packed_by_python() -> None:

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 from typing import Any
 
 import pytest
 import torch.utils.data
 from headrace import Loader, Plan
-from headrace.torch import DataLoader
+from headrace.torch import DataLoader, collate_packed
 from loaders import only_headrace
-from planned import lognormal
+from planned import lognormal, texts_and_images
 from resumed import Numbers
 
 LENGTHS = lognormal(400)
@@ -99,6 +100,57 @@ def test_plan_that_does_not_fit_the_loader_is_refused(kind: Any) -> None:
         kind(Numbers(399), batch_sampler=plan_of())
     with pytest.warns(UserWarning, match="the dataset has 401; the others are never read"):
         kind(Numbers(401), batch_sampler=plan_of())
+
+
+class Posts:
+    """Texts whose tokens, and images whose patches, are the number of the sample."""
+
+    def __init__(self, lengths: dict[str, Any]) -> None:
+        self.lengths = lengths
+
+    def __len__(self) -> int:
+        return len(self.lengths["text"])
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        text, patches = (int(self.lengths[name][index]) for name in ("text", "patches"))
+        return {"input_ids": torch.full((text,), index), "pixel_values": torch.full((patches, 2), float(index))}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("balance", ["micro_batch", "optimizer_step"])
+def test_texts_with_images_are_packed_and_continued(workers: int, balance: str) -> None:
+    """On two ranks, and after a few steps on one with other budgets. Each sample has its own tokens and patches."""
+    lengths = {name: array // 16 for name, array in texts_and_images(300).items()}
+    collate = functools.partial(collate_packed, names=("pixel_values",))
+
+    def loader_of(rank: int, world_size: int, **own: Any) -> Any:
+        own = {"cost": {"text": (1, 0), "patches": (64, 1)}, "accumulate": 2, "tail": "exact", **own}
+        plan = Plan(lengths, world_size=world_size, rank=rank, balance=balance, **own)
+        return DataLoader(Posts(lengths), batch_sampler=plan, collate_fn=collate, num_workers=workers)
+
+    seen: list[int] = []
+
+    def note(loader: Any, batch: dict[str, Any], budget: int) -> None:
+        text, patches = batch["cu_seq_lens_q"].diff(), batch["cu_seq_lens_pixel_values"].diff()
+        indices = torch.tensor(loader.last.indices)
+        assert torch.equal(batch["input_ids"][0], indices.repeat_interleave(text))
+        assert torch.equal(batch["pixel_values"][:, 0], indices.repeat_interleave(patches).float())
+        assert batch["input_ids"].shape[1] <= budget and len(batch["pixel_values"]) <= budget
+        seen.extend(index for index, weight in zip(loader.last.indices, loader.last.weights, strict=True) if weight)
+
+    state = None
+    for rank in range(2):
+        loader = loader_of(rank, 2, pack={"text": 512, "patches": 512})
+        for step, batch in enumerate(loader):
+            note(loader, batch, 512)
+            if step == 9:
+                state = loader.state_dict()
+                break
+    loader = loader_of(0, 1, pack={"text": 1024, "patches": 1024})
+    loader.load_state_dict(state)
+    for batch in loader:
+        note(loader, batch, 1024)
+    assert sorted(seen) == list(range(300))
 
 
 def test_plan_made_before_the_ranks_raises(monkeypatch: pytest.MonkeyPatch) -> None:

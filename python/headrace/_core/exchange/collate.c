@@ -26,9 +26,7 @@ static bool are_alike(const struct hr_array *a, const struct hr_array *b) {
     return true;
 }
 
-/* Returns true if torch.as_tensor takes the array. It refuses negative strides, long doubles and np.uint64 scalars,
- * with its own messages. */
-static bool is_for_torch(const struct hr_array *array, bool is_array) {
+bool is_for_torch(const struct hr_array *array, bool is_array) {
     enum { UINT = 1, COMPLEX = 5 };
     if (!is_array && array->dtype.code == UINT && array->dtype.bits == 64) return false;
     for (uint32_t i = 0; i < array->ndim; i++)

@@ -57,10 +57,9 @@ enum found encode_node(struct encoder *encoder, PyObject *object, int depth);
 /* Turns the code of an hr_batch_* call into 0 or an exception. FOUND_NOT: the tree is too deep. */
 enum found encode_result(int code);
 
-enum { CORE_FLAVOR_PACKED = 100 }; /* for _core.Port.collate, in place of an enum hr_flavor */
-
-/* Puts the collation of collate_packed into the encoder's empty batch (packed.c). FOUND_NOT: Python has to collate. */
-enum found collate_packed(struct encoder *encoder, PyObject *samples);
+/* Puts the collation of collate_packed into the encoder's empty batch (packed.c). names: a tuple of what is joined in
+ * addition to the tokens. FOUND_NOT: Python has to collate. */
+enum found collate_packed(struct encoder *encoder, PyObject *samples, PyObject *names);
 
 /* Returns true for a deferred tensor of headrace.images. */
 bool is_deferred(PyObject *object);
@@ -74,6 +73,9 @@ int recipes_run(struct recipes *recipes, hr_batch *batch, void *data, hr_port *p
 void recipes_end(struct recipes *recipes);
 void recipes_free(struct recipes *recipes);
 
+/* Returns true if torch.as_tensor takes the array. It refuses negative strides, long doubles and np.uint64 scalars,
+ * with its own messages. */
+bool is_for_torch(const struct hr_array *array, bool is_array);
 /* Puts the default collation of a list of samples into the encoder's empty batch. FOUND_NOT: Python has to collate. */
 enum found collate(struct encoder *encoder, PyObject *samples, enum hr_flavor flavor);
 

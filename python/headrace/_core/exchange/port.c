@@ -213,12 +213,14 @@ static PyObject *port_publish_status(PyObject *self, PyObject *argument) {
 
 static PyObject *port_collate(PyObject *self, PyObject *arguments) {
     struct port *port = (struct port *)self;
-    PyObject *samples;
-    int flavor;
-    if (!PyArg_ParseTuple(arguments, "Oi:collate", &samples, &flavor) || !open_port(port)) return NULL;
+    PyObject *samples, *kind;
+    if (!PyArg_ParseTuple(arguments, "OO:collate", &samples, &kind) || !open_port(port)) return NULL;
+    bool is_packed = PyTuple_Check(kind);
+    long flavor = is_packed ? 0 : PyLong_AsLong(kind);
+    if (flavor == -1 && PyErr_Occurred()) return NULL;
     hr_port_enter(port->port, HR_PHASE_COLLATE);
-    enum found found = flavor == CORE_FLAVOR_PACKED ? collate_packed(&port->encoder, samples)
-                                                    : collate(&port->encoder, samples, (enum hr_flavor)flavor);
+    enum found found = is_packed ? collate_packed(&port->encoder, samples, kind)
+                                 : collate(&port->encoder, samples, (enum hr_flavor)flavor);
     if (found == FOUND)
         found = publish(port, HR_STATUS_BATCH);
     else
@@ -378,7 +380,7 @@ static PyMethodDef port_methods[] = {
     {"publish_status", port_publish_status, METH_O, "publish_status(status)\n\nPublishes a status without a result."},
     {"collate", port_collate, METH_VARARGS,
      "collate(samples, flavor) -> bool\n\nPublishes the default collation of a list of samples, as tensors (flavor 0) "
-     "or numpy arrays (1), or what headrace.torch.collate_packed makes of it (FLAVOR_PACKED). Deferred images "
+     "or numpy arrays (1), or what headrace.torch.collate_packed makes of it (a tuple of its names). Deferred images "
      "are made in the batch, by `threads` threads. Returns False, and publishes nothing, if a sample contains "
      "something "
      "else, or if an image is damaged."},

@@ -19,9 +19,10 @@
 extern PyTypeObject OrderType;
 extern PyTypeObject OrderIteratorType;
 
-PyObject *deal_rank(PyObject *module, PyObject *arguments);                     /* _core.deal (deal.c) */
-PyObject *deal_advance(PyObject *module, PyObject *arguments);                  /* _core.advance */
-PyObject *make_plan(PyObject *module, PyObject *arguments, PyObject *keywords); /* _core.plan (plan.c) */
+PyObject *deal_rank(PyObject *module, PyObject *arguments);                             /* _core.deal (deal.c) */
+PyObject *deal_advance(PyObject *module, PyObject *arguments);                          /* _core.advance */
+PyObject *make_plan(PyObject *module, PyObject *arguments, PyObject *keywords);         /* _core.plan (plan.c) */
+PyObject *make_plan_several(PyObject *module, PyObject *arguments, PyObject *keywords); /* _core.plan_several */
 
 /* ---- order.c ---- */
 

@@ -91,7 +91,7 @@ class BatchMaker(Protocol):
         """See headrace._samples.names.replay_command."""
 
     dataset: Any
-    flavor: int
+    flavor: int | tuple[str, ...]
     worker: int
     collates_in_c: bool  # may the extension collate the samples? It leaves what it does not know to `collate`
     notes: BatchNotes | None  # what is sent with the batch that was fetched last

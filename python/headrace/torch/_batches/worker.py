@@ -26,7 +26,7 @@ from headrace._samples.start_state import StartState
 from headrace._tensors import extension, torch_names
 from headrace.torch._batches import default_collate, early_end
 from headrace.torch._batches import rows as _rows
-from headrace.torch._batches.packed import collate_packed
+from headrace.torch._batches.packed import names_of
 from headrace.torch._own import classes, workers
 from headrace.torch._own import collate as _collate
 
@@ -58,7 +58,7 @@ class BatchMaker(DatasetBatchMaker):
     settings: Settings
     seed: int  # seeds the samples for rng="sample"
 
-    flavor = _core.FLAVOR_TENSOR
+    flavor: int | tuple[str, ...] = _core.FLAVOR_TENSOR
 
     def prepare(self, port: _core.Port, start: StartState) -> None:
         extension.use_torch()
@@ -113,9 +113,10 @@ class BatchMaker(DatasetBatchMaker):
         )
 
     def _new_fetcher(self) -> Any:
-        is_packed = self.collate_fn is collate_packed
-        self.flavor = _core.FLAVOR_PACKED if is_packed else _core.FLAVOR_TENSOR
-        self.collates_in_c = self.auto_collation and (is_packed or default_collate.is_torchs(self.collate_fn))
+        packed = names_of(self.collate_fn)
+        self.flavor = _core.FLAVOR_TENSOR if packed is None else packed
+        is_known = packed is not None or default_collate.is_torchs(self.collate_fn)
+        self.collates_in_c = self.auto_collation and is_known
         if not self.auto_collation and _default_convert is not None and self.collate_fn is _default_convert:
             self.collate_fn = _convert
         self._finishing: Any = deferred.Passing()
