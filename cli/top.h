@@ -22,8 +22,9 @@ enum {
 struct top_mark {
     int64_t now_ns;
     uint64_t batches, samples, bytes;
-    uint64_t inside_ns; /* with the wait that is going on */
-    uint64_t busy_ns;   /* of all workers */
+    uint64_t inside_ns;  /* with the wait that is going on */
+    uint64_t busy_ns;    /* of all workers */
+    uint64_t collate_ns; /* of that */
     uint64_t alive_ns;
 };
 
@@ -128,7 +129,7 @@ bool top_is_elsewhere(int pid);
 /* The innermost pid of a process: the one that it sees itself; 0: there is no such process. */
 int top_inner_pid(int pid);
 
-/* ---- top_look.c: their numbers, and rates ---- */
+/* ---- top_look.c: their numbers ---- */
 
 enum top_visited { TOP_SEEN, TOP_ELSEWHERE /* it is no arena of this process */, TOP_REFUSED };
 /* Looks at the arena that `pid` has as descriptor `fd`. is_by_socket: the kernel said that it has one. */
@@ -150,10 +151,16 @@ void top_look_at_workers(struct top *top, struct top_loader *loader); /* their p
 void top_look_at_machine(struct top *top);
 void top_look_at_cache(struct top *top);
 
+/* ---- top_rates.c ---- */
+
+/* Keeps the numbers of a look at a loader. */
+void top_mark(struct top_loader *loader, int64_t now_ns);
+
 struct top_rates {
     double wait;                    /* 0 to 1 */
     double batches, samples, bytes; /* per second */
     double busy;                    /* of the workers, 0 to 1 */
+    double collate;                 /* of the busy time, 0 to 1 */
 };
 struct top_rates top_rates_of(const struct top *top, const struct top_loader *loader);
 struct top_worker_rates {
@@ -167,7 +174,6 @@ const char *top_state_of(const struct top *top, const struct top_loader *loader)
 double top_waits_s(const struct top *top, const struct top_loader *loader);
 /* The share of the time that a job waits whose ranks wait for the slowest in each step; negative: not known. */
 double top_job_wait(const struct top *top, const struct top_loader *loader, int *ret_behind, uint64_t *ret_steps);
-double top_quantile_ms(const struct hr_times *times, double share);
 void top_sum_times(const struct top_loader *loader, struct hr_times *ret_samples, struct hr_times *ret_collates);
 
 /* ---- top_screen.c ---- */
@@ -185,8 +191,24 @@ struct top_view {
 char *top_draw(struct top *top, struct top_view *view, bool is_terminal, size_t *ret_bytes);
 void top_sort(struct top *top, const struct top_view *view);
 struct top_loader *top_chosen(struct top *top, struct top_view *view);
+
+/* ---- top_verdict.c ---- */
+
+/* Writes why the loop of a loader waits, and what would help. */
+void top_explain(const struct top *top, const struct top_loader *loader, char *text, size_t bytes);
+
+/* ---- top_text.c ---- */
+
 /* Copies a text for a terminal: control characters and what is no UTF-8 become '?'. */
 void top_clean(const char *text, char *ret_text, size_t bytes);
+size_t top_columns_of(const char *text);
+/* Cuts a text to so many columns, between two characters. */
+void top_cut(char *text, size_t columns);
+/* Write a number into `text`, which has UNITS_BYTES bytes (top_in_count: 32), and return it. */
+const char *top_in_count(uint64_t count, char *text); /* 1,234 */
+const char *top_in_size(double bytes, char *text);
+const char *top_in_short(double s, char *text); /* 12ms */
+const char *top_in_hours(double s, char *text); /* 2 h 5 min */
 
 /* ---- top_stacks.c ---- */
 

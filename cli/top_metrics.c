@@ -4,6 +4,8 @@
 #include "options.h"
 #include "top.h"
 
+#include <headrace/face/show.h>
+
 #include <inttypes.h>
 #include <stddef.h>
 #include <string.h>
@@ -221,8 +223,8 @@ static void put_samples_json(FILE *to, const struct top_loader *loader) {
     struct hr_times samples, collates;
     top_sum_times(loader, &samples, &collates);
     fprintf(to, "\"sample_seconds\": {\"sum\": %.6f, \"p50\": %.6g, \"p99\": %.6g, \"worst\": %.6g, \"worst_index\": ",
-            in_s(samples.sum_ns), top_quantile_ms(&samples, 0.5) / 1e3, top_quantile_ms(&samples, 0.99) / 1e3,
-            in_s(samples.worst_ns));
+            in_s(samples.sum_ns), hr_times_quantile_ns(samples.buckets, 0.5) / 1e9,
+            hr_times_quantile_ns(samples.buckets, 0.99) / 1e9, in_s(samples.worst_ns));
     if (samples.worst_index == HR_NO_SAMPLE)
         fputs("null}", to);
     else

@@ -4,6 +4,8 @@
 #include "options.h"
 #include "top.h"
 
+#include <headrace/face/show.h>
+
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -12,88 +14,6 @@
 #include <unistd.h>
 
 enum { LINE_BYTES = 1024, NAME_COLUMNS = 14 };
-
-/* ---- text ---- */
-
-/* Returns the length of the character of UTF-8 at `at` that a terminal can show, or 0. */
-static size_t visible_character(const unsigned char *at) {
-    if (*at >= 0x20 && *at < 0x7F) return 1;
-    size_t length = *at >= 0xF0 && *at < 0xF5 ? 4 : *at >= 0xE0 && *at < 0xF0 ? 3 : *at >= 0xC3 && *at < 0xE0 ? 2 : 0;
-    for (size_t i = 1; i < length; i++)
-        if ((at[i] & 0xC0) != 0x80) return 0;
-    return length; /* those from U+0080 to U+00BF are left out: most are control characters */
-}
-
-void top_clean(const char *text, char *ret_text, size_t bytes) {
-    size_t at = 0;
-    for (const unsigned char *from = (const unsigned char *)text; *from;) {
-        size_t length = visible_character(from);
-        if (at + (length ? length : 1) >= bytes) break;
-        if (length)
-            memcpy(ret_text + at, from, length);
-        else
-            ret_text[at] = '?';
-        at += length ? length : 1;
-        from += length ? length : 1;
-    }
-    ret_text[at] = '\0';
-}
-
-static size_t columns_of(const char *text) {
-    size_t columns = 0;
-    for (; *text; text++) columns += ((unsigned char)*text & 0xC0) != 0x80;
-    return columns;
-}
-
-/* Cuts a text to so many columns, between two characters. */
-static void cut(char *text, size_t columns) {
-    for (; *text; text++) {
-        if (((unsigned char)*text & 0xC0) == 0x80) continue;
-        if (!columns--) break;
-    }
-    *text = '\0';
-}
-
-static const char *in_count(uint64_t count, char *text) {
-    char digits[24];
-    int length = snprintf(digits, sizeof digits, "%" PRIu64, count), at = 0;
-    for (int i = 0; i < length; i++) {
-        if (i && (length - i) % 3 == 0) text[at++] = ',';
-        text[at++] = digits[i];
-    }
-    text[at] = '\0';
-    return text;
-}
-
-static const char *in_size(double bytes, char *text) {
-    static const char units[] = " KMGTP";
-    int unit = 0;
-    while (bytes >= 1000 && unit < 5) bytes /= 1024, unit++;
-    snprintf(text, UNITS_BYTES, unit && bytes < 10 ? "%.1f %c" : "%.0f %c", bytes, unit ? units[unit] : 'B');
-    return text;
-}
-
-static const char *in_short(double s, char *text) {
-    if (s < 1)
-        snprintf(text, UNITS_BYTES, "%.0fms", s * 1e3);
-    else if (s < 100)
-        snprintf(text, UNITS_BYTES, "%.1fs", s);
-    else
-        snprintf(text, UNITS_BYTES, "%.0fs", s);
-    return text;
-}
-
-static const char *in_hours(double s, char *text) {
-    if (s >= 3600)
-        snprintf(text, UNITS_BYTES, "%d h %d min", (int)(s / 3600), (int)((int64_t)s % 3600 / 60));
-    else if (s >= 60)
-        snprintf(text, UNITS_BYTES, "%.0f min", s / 60);
-    else
-        snprintf(text, UNITS_BYTES, "%.0f s", s);
-    return text;
-}
-
-/* ---- the picture ---- */
 
 struct picture {
     FILE *to;
@@ -113,7 +33,7 @@ __attribute__((format(printf, 3, 4))) static void line(struct picture *picture, 
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    cut(text, (size_t)picture->view->columns);
+    top_cut(text, (size_t)picture->view->columns);
     for (size_t end = strlen(text); end && text[end - 1] == ' ';) text[--end] = '\0';
     if (picture->is_terminal) {
         fprintf(picture->to, "%s%s%s%s\x1b[K", picture->has_line ? "\r\n" : "", is_chosen ? "\x1b[7m" : "", text,
@@ -137,8 +57,8 @@ static void draw_head(struct picture *picture) {
     if (top->cores > 0) snprintf(cores, sizeof cores, "cores %.1f/%.0f  ", top->cores_used, top->cores);
     line(picture, false, "headrace top  %s %s%s  %u loader%s  %u worker%s  %smem %s/%s", clean, clock,
          picture->view->is_frozen ? " (frozen)" : "", top->count, top->count == 1 ? "" : "s", workers,
-         workers == 1 ? "" : "s", cores, in_size((double)top->memory_used, used),
-         in_size((double)top->memory_total, all));
+         workers == 1 ? "" : "s", cores, top_in_size((double)top->memory_used, used),
+         top_in_size((double)top->memory_total, all));
 }
 
 static void draw_loader(struct picture *picture, const struct top_loader *loader, bool is_chosen) {
@@ -146,7 +66,7 @@ static void draw_loader(struct picture *picture, const struct top_loader *loader
     struct top_rates rates = top_rates_of(picture->top, loader);
     char name[HR_LOOK_NAME_BYTES], step[32], samples[32], rank[24] = "-", queue[32] = "-", mb[32] = "-";
     top_clean(look->name, name, sizeof name);
-    size_t wide = columns_of(name);
+    size_t wide = top_columns_of(name);
     const char *shown = name;
     while (wide > NAME_COLUMNS && wide-- && *shown) do
             shown++;
@@ -158,8 +78,8 @@ static void draw_loader(struct picture *picture, const struct top_loader *loader
     }
     line(picture, is_chosen, "%c %3.0f   %s%*s %6s %5" PRIu64 " %8s %7.1f %8s %5s %5s  %s", is_chosen ? '>' : ' ',
          100 * rates.wait, shown, (int)(NAME_COLUMNS > wide ? NAME_COLUMNS - wide : 0), "", rank, look->epoch,
-         in_count(look->step, step), rates.batches, in_count((uint64_t)(rates.samples + 0.5), samples), mb, queue,
-         top_state_of(picture->top, loader));
+         top_in_count(look->step, step), rates.batches, top_in_count((uint64_t)(rates.samples + 0.5), samples), mb,
+         queue, top_state_of(picture->top, loader));
 }
 
 /* A line for the ranks of one job, after its last row. */
@@ -195,60 +115,14 @@ static void draw_loaders(struct picture *picture, uint32_t rows) {
 
 /* ---- the chosen loader ---- */
 
-/* The share of their time in which the workers compute, or would if they had a core; 1: not known. */
-static double computing(const struct top_loader *loader) {
-    double sum = 0;
-    uint32_t count = loader->look.used_count;
-    for (uint32_t i = 0; i < count; i++) {
-        struct top_worker_rates rates = top_worker_rates_of(&loader->workers[i]);
-        if (rates.delay < 0) return 1;
-        sum += rates.cpu + rates.delay;
-    }
-    return count ? sum / count : 1;
-}
-
-/* Writes a verdict, in the order in which a cause rules out the next one. */
-static void judge(const struct top *top, const struct top_loader *loader, char *text, size_t bytes) {
-    struct top_rates rates = top_rates_of(top, loader);
-    uint32_t workers = loader->look.used_count;
-    double idle = top->cores - top->cores_used, computes = computing(loader);
-    if (loader->is_over)
-        snprintf(text, bytes, "it has no workers at the moment");
-    else if (loader->mark_count < 3 && rates.batches == 0)
-        snprintf(text, bytes, "too short to say");
-    else if (rates.wait < 0.03)
-        snprintf(text, bytes, "the loop hardly waits: faster loading would save nothing");
-    else if (!workers)
-        snprintf(text, bytes, "the training process makes its batches itself: try num_workers=%.0f",
-                 idle >= 2 ? (idle < 8 ? idle : 8) : 1);
-    else if (rates.busy > 0.8 && computes < rates.busy / 2)
-        snprintf(text, bytes,
-                 "the workers are busy %.0f %%, and compute %.0f %% of the time: they wait for a disk or a network; "
-                 "try more workers, also more than cores",
-                 100 * rates.busy, 100 * computes);
-    else if (rates.busy > 0.8 && idle >= 1 && workers < loader->look.worker_count)
-        snprintf(text, bytes,
-                 "the workers are busy %.0f %% and %.1f cores are free; num_workers=\"auto\" tries more when it is due",
-                 100 * rates.busy, idle);
-    else if (rates.busy > 0.8 && idle >= 1)
-        snprintf(text, bytes,
-                 "the workers are busy %.0f %% and %.1f cores are free: about %.0f workers would be enough",
-                 100 * rates.busy, idle, workers / (1 - (rates.wait < 0.9 ? rates.wait : 0.9)) + 0.5);
-    else if (rates.busy > 0.8)
-        snprintf(text, bytes, "the workers are busy %.0f %% and no core is free: only cheaper samples help",
-                 100 * rates.busy);
-    else
-        snprintf(text, bytes, "the workers are busy %.0f %%; the cause is not known", 100 * rates.busy);
-}
-
 static void draw_about(struct picture *picture, const struct top_loader *loader) {
     char name[HR_LOOK_NAME_BYTES], age[UNITS_BYTES], rank[32] = "", died[64] = "", verdict[200], text[512];
     top_clean(loader->look.name, name, sizeof name);
     if (loader->look.world_size > 1) snprintf(rank, sizeof rank, " rank %d", loader->look.rank);
     if (loader->look.restarts)
         snprintf(died, sizeof died, " (workers died and were replaced: %" PRIu64 ")", loader->look.restarts);
-    judge(picture->top, loader, verdict, sizeof verdict);
-    in_hours((double)(picture->top->now_ns - loader->look.opened_ns) / 1e9, age);
+    top_explain(picture->top, loader, verdict, sizeof verdict);
+    top_in_hours((double)(picture->top->now_ns - loader->look.opened_ns) / 1e9, age);
     int length = snprintf(text, sizeof text, "%s%s, pid %d, %s%s: %s", name, rank, loader->pid, age, died, verdict);
     /* In lines, between words. */
     for (char *at = text; length > 0 && *at;) {
@@ -274,11 +148,11 @@ static void draw_worker(struct picture *picture, const struct top_loader *loader
     struct top_worker_rates rates = top_worker_rates_of(worker);
     char since[UNITS_BYTES] = "-", index[32] = "-", memory[UNITS_BYTES] = "-", amount[UNITS_BYTES],
          grown[UNITS_BYTES + 2] = "-", cpu[16] = "-";
-    if (status->phase_since_ns) in_short((double)(now_ns - status->phase_since_ns) / 1e9, since);
-    if (worker->look.index != HR_NO_SAMPLE) in_count(worker->look.index, index);
+    if (status->phase_since_ns) top_in_short((double)(now_ns - status->phase_since_ns) / 1e9, since);
+    if (worker->look.index != HR_NO_SAMPLE) top_in_count(worker->look.index, index);
     if (worker->is_known) {
-        in_size((double)worker->private_bytes, memory);
-        in_size(rates.growth, amount);
+        top_in_size((double)worker->private_bytes, memory);
+        top_in_size(rates.growth, amount);
         snprintf(grown, sizeof grown, "%s/h", amount);
         snprintf(cpu, sizeof cpu, "%.0f", 100 * rates.cpu);
     }
@@ -293,10 +167,10 @@ static void draw_times(struct picture *picture, const struct top_loader *loader)
     top_sum_times(loader, &samples, &collates);
     if (!samples.sum_ns) return;
     if (samples.worst_index != HR_NO_SAMPLE)
-        snprintf(index, sizeof index, " (index %s)", in_count(samples.worst_index, number));
+        snprintf(index, sizeof index, " (index %s)", top_in_count(samples.worst_index, number));
     line(picture, false, " sample p50 %.3g ms  p99 %.3g ms  worst %s%s   collate p50 %.3g ms",
-         top_quantile_ms(&samples, 0.5), top_quantile_ms(&samples, 0.99),
-         in_short((double)samples.worst_ns / 1e9, worst), index, top_quantile_ms(&collates, 0.5));
+         hr_times_quantile_ns(samples.buckets, 0.5) / 1e6, hr_times_quantile_ns(samples.buckets, 0.99) / 1e6,
+         top_in_short((double)samples.worst_ns / 1e9, worst), index, hr_times_quantile_ns(collates.buckets, 0.5) / 1e6);
 }
 
 static void draw_chosen(struct picture *picture, struct top_loader *loader, uint32_t rows) {
@@ -325,7 +199,7 @@ static void draw_cached(struct picture *picture) {
             snprintf(fill, sizeof fill, "%.0f %%", 100.0 * (double)cached->used_bytes / (double)cached->budget_bytes);
             snprintf(hits, sizeof hits, "%.0f", cached->hits_per_s);
         }
-        line(picture, false, "%-15.15s %6s %6s %7s %5u  %s", name, in_size((double)cached->bytes, size), fill, hits,
+        line(picture, false, "%-15.15s %6s %6s %7s %5u  %s", name, top_in_size((double)cached->bytes, size), fill, hits,
              cached->jobs, place);
     }
 }

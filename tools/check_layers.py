@@ -17,7 +17,7 @@ ROWS = [
     {"os"},
     {"arena"},
     {"batch", "crew", "board"},
-    {"frozen", "loader", "sampler", "cache", "launch", "image", "source", "record"},
+    {"frozen", "loader", "sampler", "cache", "launch", "image", "source", "record", "verdict"},
 ]
 RANK = {folder: rank for rank, row in enumerate(ROWS) for folder in row}
 
@@ -39,6 +39,7 @@ PUBLIC |= {
     "recorder": "record",
     "show": "arena",
     "tuner": "loader",
+    "verdict": "verdict",
 }
 PUBLIC |= {"cache": "cache", "cache_files": "cache", "cache_samples": "cache", "cache_shared": "cache"}
 

@@ -2,7 +2,7 @@
 """The types of the extension."""
 
 import collections.abc
-from collections.abc import Callable, ItemsView, Iterable, KeysView, ValuesView
+from collections.abc import Callable, ItemsView, Iterable, KeysView, Sequence, ValuesView
 from os import PathLike
 from typing import IO, Any, Literal, NoReturn, SupportsIndex, final
 
@@ -503,6 +503,26 @@ class Rows:
     @property
     def dtypes(self) -> tuple[str, ...]: ...
 
+def judge(
+    *,
+    is_short: bool,
+    is_cause: bool,
+    wait: float,
+    start: float,
+    workers: int,
+    busy: float,
+    collate: float,
+    cpu: float,
+    delay: float,
+    cores: float,
+    free: float,
+    throttled: float,
+    first_pass: float,
+    slow_samples: float,
+    lag: float,
+    lag_of_wait: float,
+) -> tuple[str, int, int, bool]: ...
+def quantile_ns(buckets: Sequence[int], share: float) -> float: ...
 def run_images(
     recipes: Iterable[tuple[Picture, bytes, bytes, bytes | None, int, int, Any]], threads: int, /
 ) -> list[int]: ...

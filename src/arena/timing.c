@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Times the batches and samples of a worker. */
+#include <headrace/face/show.h>
+
 #include <stdbool.h>
 
 #include "timing.h"
@@ -149,4 +151,15 @@ void hr__timing_publish(struct hr__timing *timing, uint64_t task, uint64_t bytes
     show_batch(timing, task, bytes, fetch_ns, rest_ns);
     learn(timing, fetch_ns, fetch_ns + rest_ns, coarse_ns);
     timing->is_timed = timing->times_samples = false;
+}
+
+double hr_times_quantile_ns(const uint64_t buckets[HR_LOOK_BUCKETS], double share) {
+    const double middle = 1.4142135623730951; /* between two powers of two */
+    double all = 0, seen = 0;
+    for (int i = 0; i < HR_LOOK_BUCKETS; i++) all += (double)buckets[i];
+    for (int i = 0; i < HR_LOOK_BUCKETS; i++) {
+        seen += (double)buckets[i];
+        if (buckets[i] && seen >= share * all) return (double)(UINT64_C(1) << i) * middle;
+    }
+    return 0;
 }

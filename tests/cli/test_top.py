@@ -264,9 +264,22 @@ class Computing(Slow):
         return index
 
 
-@pytest.mark.parametrize("data", [Sleeping, Computing])
-def test_workers_that_wait_are_told_from_busy_ones(data: type) -> None:
-    loader = headrace.Loader(data(1000), batch_size=2, num_workers=2, multiprocessing_context="fork")
+def collate_slowly(samples: list[int]) -> list[int]:
+    time.sleep(0.1)
+    return samples
+
+
+STORAGE, COLLATING = "of that: they wait for a disk or a network", "of the workers' busy time is the collate function"
+CAUSES = [
+    (Sleeping(1000), None, {STORAGE}),
+    (Computing(1000), None, set()),
+    (range(1000), collate_slowly, {COLLATING}),
+]
+
+
+@pytest.mark.parametrize(("data", "collate_fn", "causes"), CAUSES, ids=["sleeping", "computing", "collating"])
+def test_cause_is_what_the_workers_do(data: Any, collate_fn: Any, causes: set[str]) -> None:
+    loader = headrace.Loader(data, batch_size=2, num_workers=2, multiprocessing_context="fork", collate_fn=collate_fn)
     over = threading.Event()
 
     def train(batches: Iterator[Any]) -> None:
@@ -280,7 +293,7 @@ def test_workers_that_wait_are_told_from_busy_ones(data: type) -> None:
     over.set()
     thread.join()
     del thread, loader
-    assert ("of the time: they wait for a disk or a network" in text) == (data is Sleeping), text
+    assert {cause for cause in (STORAGE, COLLATING) if cause in text} == causes, text
 
 
 # ---- memory that is not what it seems ----

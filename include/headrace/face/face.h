@@ -22,5 +22,6 @@
 #include <headrace/face/sampler.h>
 #include <headrace/face/show.h>
 #include <headrace/face/tuner.h>
+#include <headrace/face/verdict.h>
 
 #endif

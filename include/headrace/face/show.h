@@ -26,6 +26,10 @@ extern "C" {
  */
 typedef struct hr_show hr_show;
 
+/* Returns a quantile of a histogram of times, in nanoseconds: the middle of its bucket by the logarithm, right within
+ * 41 %, because buckets grow by two. `share`: 0 to 1. 0: it has no times. */
+HR_API double hr_times_quantile_ns(const uint64_t buckets[HR_LOOK_BUCKETS], double share);
+
 struct hr_show_who {
     const char *name; /* copied, and cut if it is long */
     int32_t rank;     /* -1: not known */

@@ -116,6 +116,13 @@ static PyMethodDef methods[] = {
      "plan_several(lengths, width, seed, epoch, tail, max_batch=0, window=0, costs=None, ranks=0) -> (entries, starts, "
      "repeats)\n\nDoes the same for samples with several lengths, each a tuple (values, max_sum, max_padded, pack, "
      "cost_linear, cost_quadratic); values is a buffer of int32. costs: a buffer of uint32. See hr_plan_new_several."},
+    {"judge", (PyCFunction)(void (*)(void))record_judge, METH_VARARGS | METH_KEYWORDS,
+     "judge(*, is_short, is_cause, wait, start, workers, busy, collate, cpu, delay, cores, free, throttled, "
+     "first_pass, slow_samples, lag, lag_of_wait) -> (kind, workers, room, is_cold)\n\nReturns why a loop waits. See "
+     "struct hr_waits and struct hr_verdict."},
+    {"quantile_ns", record_quantile_ns, METH_VARARGS,
+     "quantile_ns(buckets, share) -> float\n\nReturns a quantile of a histogram of times. See "
+     "hr_times_quantile_ns."},
     {"run_images", images_run, METH_VARARGS,
      "run_images(recipes, threads) -> list[int]\n\nMakes images in several threads, as planes (hr_images_run). A "
      "recipe "

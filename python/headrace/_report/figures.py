@@ -10,7 +10,7 @@ from headrace import _core
 from headrace._report import svg
 from headrace._report.numbers import wait_by_length
 from headrace._report.ranks import Job
-from headrace._report.recorded import NS, Recorded, Rows, quantile_ns, sum_histograms
+from headrace._report.recorded import NS, Recorded, Rows, sum_histograms
 from headrace._report.summary import replay_line
 from headrace._report.words import brief, count, counted, duration, printable, rate, share, size
 
@@ -182,10 +182,8 @@ def _histogram(title: str, counts: Sequence[int], name: str) -> str:
     first, last = max(0, used[0] - 1), min(len(counts) - 1, used[-1] + 1)
     shown = counts[first : last + 1]
     heights = [float(len(bin(number)) - 2) if number else 0.0 for number in shown]  # the logarithm to base 2
-    about = (
-        f"{count(sum(counts))} times; p50 {brief(quantile_ns(counts, 0.5))}, p99 {brief(quantile_ns(counts, 0.99))}; "
-        "heights are logarithms"
-    )
+    p50, p99 = (brief(_core.quantile_ns(counts, part)) for part in (0.5, 0.99))
+    about = f"{count(sum(counts))} times; p50 {p50}, p99 {p99}; heights are logarithms"
     labels = [brief(2.0**first), brief(2.0 ** ((first + last + 1) // 2)), brief(2.0 ** (last + 1))]
     drawing = svg.drawing(svg.grid() + svg.bars(heights, name), title)
     return figure(title, about, plot(drawing, [count(max(shown)), "", "0"], labels))

@@ -12,7 +12,6 @@ from headrace._report.recorded import (
     NS,
     Recorded,
     Rows,
-    quantile_ns,
     sum_histograms,
 )
 
@@ -167,7 +166,7 @@ def numbers_of(one: Recorded) -> Numbers:
 
 def slow_samples(one: Recorded) -> SlowSamples | None:
     """Adds up the waits for batches with a slow sample. None: no batch was timed together with its step."""
-    median_ns = quantile_ns(sum_histograms(hour.samples for hour in one.hours), 0.5)
+    median_ns = _core.quantile_ns(sum_histograms(hour.samples for hour in one.hours), 0.5)
     waits = _waits_by_batch(one)
     if not waits or not median_ns:
         return None

@@ -131,13 +131,3 @@ def sum_histograms(histograms: Iterable[Sequence[int]]) -> list[int]:
     for one in histograms:
         total = [before + more for before, more in zip(total, one, strict=True)]
     return total
-
-
-def quantile_ns(histogram: Sequence[int], part: float) -> float:
-    """Returns a quantile, right within 41 %, because buckets grow by two; 0: there are no times."""
-    all_of_it, seen = sum(histogram), 0
-    for bucket, count in enumerate(histogram):
-        seen += count
-        if count and seen >= part * all_of_it:
-            return float(1.414 * 2**bucket)
-    return 0.0

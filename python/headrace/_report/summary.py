@@ -11,7 +11,7 @@ from headrace import _core
 from headrace._report import notes, rules
 from headrace._report.numbers import Numbers
 from headrace._report.ranks import Job
-from headrace._report.recorded import Recorded, quantile_ns, sum_histograms
+from headrace._report.recorded import Recorded, sum_histograms
 from headrace._report.words import brief, count, counted, duration, printable, rate, share
 
 _COLUMNS = 80
@@ -95,7 +95,7 @@ def _samples_text(one: Recorded) -> str:
     times = sum_histograms(hour.samples for hour in one.hours)
     if not sum(times):
         return ""
-    text = f"p50 {brief(quantile_ns(times, 0.5))}, p99 {brief(quantile_ns(times, 0.99))}"
+    text = f"p50 {brief(_core.quantile_ns(times, 0.5))}, p99 {brief(_core.quantile_ns(times, 0.99))}"
     if one.slowest:
         worst = one.slowest[0]
         index = "" if worst.index == _core.NO_SAMPLE else f" (index {count(worst.index)})"

@@ -9,11 +9,15 @@
  *
  *     recording.c   _core.Recording, the file of a loader
  *     columns.c     numbers of many entries, as columns
+ *     judge.c       the verdict on a loop that waits, and quantiles
  */
 
 extern PyTypeObject RecordingType;
 
 enum { CORE_NO_STEP = -1 }; /* inside_us of the first step of an epoch, in Python */
+
+PyObject *record_judge(PyObject *self, PyObject *arguments, PyObject *keywords);
+PyObject *record_quantile_ns(PyObject *self, PyObject *arguments);
 
 /* The 64-bit numbers of many entries by column. `names`: `count` of them. Python sees a dict of memoryviews. */
 struct core_columns {

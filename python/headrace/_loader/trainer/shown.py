@@ -70,8 +70,8 @@ def flat(show: _core.Show) -> dict[str, float]:
         "workers": workers["workers"],
         "queue": workers["queue"],
         "busy": _ratio(busy_s, alive_s),
-        "sample_p50_ms": _quantile(workers["buckets"], 0.5),
-        "sample_p99_ms": _quantile(workers["buckets"], 0.99),
+        "sample_p50_ms": _core.quantile_ns(workers["buckets"], 0.5) / 1e6,
+        "sample_p99_ms": _core.quantile_ns(workers["buckets"], 0.99) / 1e6,
         "sample_worst_ms": workers["worst_s"] * _MILLI,
     }
 
@@ -80,7 +80,7 @@ def slow_sample(show: _core.Show) -> tuple[int | None, float, float]:
     """Returns the index of the slowest sample since the loader was made, if it is known, its seconds, and the median of
     all samples in seconds."""
     workers = show.numbers()[1]
-    return workers["worst_index"], workers["worst_s"], _quantile(workers["buckets"], 0.5) / _MILLI
+    return workers["worst_index"], workers["worst_s"], _core.quantile_ns(workers["buckets"], 0.5) / 1e9
 
 
 def slowest(show: _core.Show, agreement: Agreement | None) -> tuple[int, float]:
@@ -96,16 +96,6 @@ def slowest(show: _core.Show, agreement: Agreement | None) -> tuple[int, float]:
 
 def _ratio(part: float, whole: float) -> float:
     return part / whole if whole > 0 else 0.0
-
-
-def _quantile(buckets: list[int], share: float) -> float:
-    """Returns a quantile in milliseconds: the middle of its bucket, by the logarithm. 0.0: nothing was timed."""
-    wanted, seen = share * sum(buckets), 0
-    for power, count in enumerate(buckets):
-        seen += count
-        if count and seen >= wanted:
-            return float(2 ** (power + 0.5)) / 1e6
-    return 0.0
 
 
 def describe(name: str, numbers: dict[str, float]) -> str:
