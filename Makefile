@@ -37,7 +37,7 @@ test: build/dev.stamp build/images.stamp ## runs the smallest set of tests that 
 test-all: build/dev.stamp build/images.stamp ## runs all C and Python tests, except those of jax
 	.venv/bin/python tools/run_tests.py --all
 
-choose-tests: packages-check build/dev.stamp build/images.stamp ## chooses the tests of make test, after make test-all has measured what each takes; an hour
+choose-tests: packages-check build/dev.stamp build/images.stamp ## chooses the tests of make test by what each reaches and takes; an hour
 	.venv/bin/python tools/choose_tests.py measure; rm -f build/dev.stamp; $(MAKE) build/dev.stamp
 	.venv/bin/python tools/choose_tests.py choose
 

@@ -4,8 +4,8 @@
 `choose_tests.py measure` (the first half of `make choose-tests`) builds headrace with instruments, installs it into
 .venv, and runs all tests: tools/coverage/edges.c notes the edges of C, from one block of code to the next, and
 coverage.py those of Python, from one line to the next. Both are lines and branches in one.
-`choose_tests.py choose` (the second half) reads that and the CPU seconds of the last `make test-all`, writes
-tests/chosen.txt, and prints what the chosen tests reach of each room.
+`choose_tests.py choose` (the second half) reads that and the CPU seconds that each test took with the instruments,
+writes tests/chosen.txt, and prints what the chosen tests reach of each room.
 """
 
 import heapq
@@ -25,6 +25,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent / "coverage"))
 
+import costs
 import run_tests
 from chosen import CHOSEN, function_of, write
 from common import ROOT
@@ -32,6 +33,7 @@ from common import ROOT
 FOLDER = ROOT / "build/coverage"
 EDGES = FOLDER / "edges"
 BUILD = FOLDER / "meson"
+COSTS = FOLDER / "costs.json"  # of each test, with the instruments
 RECORDER = FOLDER / "libheadrace_edges.so"
 PACKAGES = Path(sysconfig.get_path("purelib"))
 PTH = PACKAGES / "headrace_coverage.pth"
@@ -86,9 +88,10 @@ def measure(words: list[str]) -> None:
         "__import__('follow_coverage').start())\n"
     )
     try:
-        run_tests.run_python_tests(files, "-p", "follow_coverage")
+        _, parts = run_tests.run_python_tests(files, "-p", "follow_coverage")
     finally:
         PTH.unlink()
+    costs.read_parts(parts, costs.Cost(), costs.Cost(), 0).write(COSTS)
 
 
 # ---- what each test reached ----
@@ -221,8 +224,7 @@ def main(words: list[str]) -> int:
     if words != ["choose"]:
         print("usage: choose_tests.py measure, or choose_tests.py choose", file=sys.stderr)
         return 2
-    costs = json.loads(run_tests.COSTS.read_text())["tests"]
-    seconds = {test: cost["cpu_s"] for test, cost in costs.items()}
+    seconds = {test: cost["cpu_s"] for test, cost in json.loads(COSTS.read_text())["tests"].items()}
     reached, files = read_reached()
     chosen = choose(reached, seconds, len(files))
     CHOSEN.write_text(write(seconds, chosen))

@@ -10,7 +10,7 @@ LAYERS = """# How it works
 
 ```
  faces     cli/
- systems   frozen  loader  sampler  cache  launch  image  source  record
+ systems   frozen  loader  sampler  cache  launch  image  source  record  verdict
  parts     batch  crew  board
  ground    arena
            os     every raw system call

@@ -14,7 +14,8 @@ pytestmark = only_headrace
 PRELUDE = """
 import warnings
 import torch
-import headrace.torch
+from headrace._loader.both import ranks
+from headrace.torch._loader.as_any import AsAnyLoader
 from headrace.torch import DataLoader, DistributedSampler
 from torch.utils.data import DistributedSampler as TorchsSampler
 
@@ -33,7 +34,7 @@ def join():
     meet("joined")
 
 def describe(loader):
-    return headrace.torch._ranks.agree.describe(loader)
+    return ranks.describe(AsAnyLoader(loader))
 
 meet("start")
 """
