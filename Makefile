@@ -87,7 +87,11 @@ bench: build/release.stamp ## measures a release build; QUICK=1: fewer and small
 wheels: build/wheel-tools.stamp ## builds the sdist and all wheels into dist/; ONLY="3.12 x86_64": these
 	build/wheel-tools/bin/python tools/make_wheels.py $(ONLY)
 
-soak: build/dev.stamp build/images.stamp ## kills at random; SEED=1, KILLS=10000 in C, SECONDS=600 of Python (docs/reliability.md)
+soak: build/dev.stamp build/images.stamp ## kills at random; SEED=1, KILLS=10000 in C, SECONDS=600 of Python (docs/reliability.md); DRAWN=1h: only compares drawn programs with torch's loader
+ifdef DRAWN
+	HEADRACE_SOAK=1 .venv/bin/python -m pytest -q --timeout=0 tests/tools/test_every_moment_finds.py
+	.venv/bin/python tests/soak/soak_moments.py $(DRAWN) $(SEED)
+else
 	meson compile -C build/dev soak_kills soak_cache soak_shared
 	build/dev/tests/soak_kills $(KILLS) $(SEED)
 	build/dev/tests/soak_cache $(KILLS) $(SEED)
@@ -103,6 +107,8 @@ soak: build/dev.stamp build/images.stamp ## kills at random; SEED=1, KILLS=10000
 		PYTHONPATH=$$pillow HEADRACE_EXAMPLES=20000 HEADRACE_SEED=$(SEED) .venv/bin/python -m pytest -q --timeout=0 \
 			-k "random_operations or damaged_file" tests/python/images || exit 1; \
 	done
+	.venv/bin/python tests/soak/soak_moments.py 10m $(SEED)
+endif
 
 docs: build/dev.stamp build/docs-tools.stamp build/images.stamp ## builds the site in build/docs/html; open index.html there
 	PYTHONPATH="$(CURDIR)/build/docs-tools:$(CURDIR)/build/images" .venv/bin/python tools/build_docs.py

@@ -206,6 +206,10 @@ def docs() -> None:
     run_script("check_docs.py")
 
 
+def shortcuts() -> None:
+    run_script("check_shortcuts.py")
+
+
 def words() -> None:
     run_script("check_words.py")
 
@@ -277,6 +281,7 @@ CHECKS: list[Callable[[], None]] = [
     headers,
     c_reference,
     docs,
+    shortcuts,
     format_c,
     format_python,
     lint_python,

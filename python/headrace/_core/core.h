@@ -30,7 +30,8 @@
  *     rows/      rows of numbers that are gathered in C: _core.Columns and Rows
  *     sampler/   orders of samples, parts of ranks and plans of batches: _core.Order
  *     source/    samples from the files of users: _core.Tokens, Tar, Index and Indexing
- *     inspect/   what an object refers to (_core.Walker), how much of its memory is private, and the machine
+ *     inspect/   what an object refers to (_core.Walker), what a program has replaced (_core.Originals), how much of
+ * its memory is private, and the machine
  *
  * Each folder has headers of its own, and each prototype is in the header of the file that defines it.
  */

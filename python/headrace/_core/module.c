@@ -182,14 +182,15 @@ PyMODINIT_FUNC PyInit__core(void) {
         PyModule_AddType(module, &ShowType) < 0 || PyModule_AddType(module, &TunerType) < 0 ||
         PyModule_AddType(module, &IteratorType) < 0 || PyType_Ready(&NotingType) < 0 ||
         PyType_Ready(&ExpansionType) < 0 || PyModule_AddType(module, &LeaseType) < 0 ||
-        PyModule_AddType(module, &WalkerType) < 0 || PyModule_AddType(module, &OrderType) < 0 ||
-        PyType_Ready(&OrderIteratorType) < 0 || PyModule_AddType(module, &BoardType) < 0 ||
-        PyModule_AddType(module, &BoardEntryType) < 0 || PyModule_AddType(module, &PictureType) < 0 ||
-        PyModule_AddType(module, &ColumnsType) < 0 || PyModule_AddType(module, &RowsType) < 0 ||
-        PyModule_AddType(module, &TokensType) < 0 || PyModule_AddType(module, &IndexType) < 0 ||
-        PyModule_AddType(module, &IndexingType) < 0 || PyModule_AddType(module, &LinesType) < 0 ||
-        PyModule_AddType(module, &TarType) < 0 || PyModule_AddType(module, &RecordingType) < 0 ||
-        frozen_add(module) < 0 || cache_add(module) < 0 || core_add_constants(module) < 0) {
+        PyModule_AddType(module, &OriginalsType) < 0 || PyModule_AddType(module, &WalkerType) < 0 ||
+        PyModule_AddType(module, &OrderType) < 0 || PyType_Ready(&OrderIteratorType) < 0 ||
+        PyModule_AddType(module, &BoardType) < 0 || PyModule_AddType(module, &BoardEntryType) < 0 ||
+        PyModule_AddType(module, &PictureType) < 0 || PyModule_AddType(module, &ColumnsType) < 0 ||
+        PyModule_AddType(module, &RowsType) < 0 || PyModule_AddType(module, &TokensType) < 0 ||
+        PyModule_AddType(module, &IndexType) < 0 || PyModule_AddType(module, &IndexingType) < 0 ||
+        PyModule_AddType(module, &LinesType) < 0 || PyModule_AddType(module, &TarType) < 0 ||
+        PyModule_AddType(module, &RecordingType) < 0 || frozen_add(module) < 0 || cache_add(module) < 0 ||
+        core_add_constants(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

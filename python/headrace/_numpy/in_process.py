@@ -62,6 +62,7 @@ class InProcessIterator(InProcess):
 
     def _fetch(self, drawn: Any) -> Any:
         batch = None if self._gatherer is None else self._gather(drawn)
+        assert self._made_by is not None
         return self._made_by(drawn) if batch is None else batch
 
     def _gather(self, indices: Any) -> Any:

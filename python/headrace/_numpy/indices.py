@@ -40,7 +40,10 @@ class SamplerIndices(UsersSampler):
             ended = seeds[REPLAY]
             if "sampler" in ended:
                 _sampler_state.put_back(self._sampler, ended["sampler"])
-            self._replay_to_end(self._drawn().tasks(), ended)
+            drawn = self._drawn()
+            if "entries" in ended:
+                drawn.batch_size = 0
+            self._replay_to_end(drawn.tasks(), ended)
         elif seeds and "sampler" in seeds:
             _sampler_state.put_back(self._sampler, seeds["sampler"])
         if not steps:  # otherwise the indices are compared

@@ -45,7 +45,7 @@ class FromSampler:
             if not self.tasks.is_held and not is_in_other_thread(error):
                 self._error = exception_text.in_words(error)
                 if not signals.is_from_signal(error):
-                    self.tasks.end_if_batched()  # the generator of torch's BatchSampler ends, too
+                    self.tasks.end_after_error()  # the generators of torch's samplers end, too
             raise
         self._error = ""
         if self._was_drawn is not None:
@@ -61,9 +61,9 @@ class FromSampler:
 
 class FromIterable:
     """Draws the samples of an iterable dataset. The settings decide about bad ones: the next sample takes the place of
-    a bad one, or the batch is smaller. `batch_size`: 0 gives samples one by one. `worker`: None in the trainer."""
+    a bad one, or the batch is smaller. `batch_size`: as that of _core.Tasks. `worker`: None in the trainer."""
 
-    def __init__(self, iterator: Any, batch_size: int, drop_last: bool, settings: Settings, worker: int | None) -> None:
+    def __init__(self, iterator: Any, batch_size: Any, drop_last: bool, settings: Settings, worker: int | None) -> None:
         self.tasks = _core.Tasks(iterator, batch_size, drop_last, is_iterator=True)
         self._settings = settings
         self._worker = worker
@@ -86,8 +86,8 @@ class FromIterable:
             except StopIteration:
                 raise
             except Exception as error:
-                if self.tasks.is_held or signals.is_from_signal(error):
-                    raise
+                if self.tasks.is_held or self.tasks.is_over or signals.is_from_signal(error):
+                    raise  # of the batch size
                 if not self._goes_on_after(error):
                     self.tasks.drop_batch()  # torch's fetcher drops it too
                     raise

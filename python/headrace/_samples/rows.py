@@ -7,6 +7,7 @@ import itertools
 from typing import Any, Protocol
 
 from headrace import _core
+from headrace._base import lookup
 from headrace._samples.mixed import MixedDataset, is_mixed
 
 
@@ -15,6 +16,13 @@ class RowSource:
     are the rows that `rows` gathers; a subclass of the user's may make others of them, and is left out."""
 
     gathers = False
+    _originals: _core.Originals | None = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if vars(cls).get("gathers") is True:
+            names = ("__getitem__", "__getitems__", "__getattribute__", "__getattr__", "rows")
+            cls._originals = _core.Originals(tuple((cls, name, _of_class(cls, name)) for name in names))
 
     def rows(self, indices: list[int]) -> _core.Rows | None:
         """Returns the rows of these indices, which are gathered when the batch has its memory. None: the samples have
@@ -27,6 +35,12 @@ class RowSource:
         return None
 
 
+def _of_class(cls: type, name: str) -> Any:
+    """Returns what a class has under a name, for _core.Originals."""
+    found = lookup.static(cls, name)
+    return ... if found is None or found is lookup.static(object, name) else found
+
+
 class Gatherer(Protocol):
     """Gathers the batches of a dataset for a loader."""
 
@@ -34,6 +48,17 @@ class Gatherer(Protocol):
 
     def rows(self, indices: Any) -> _core.Rows | None:
         """See RowSource.rows. Indices may be of any kind."""
+
+    def proof(self, rows: _core.Rows) -> Proof | None:
+        """Returns what has to be told of the batch as the loader's collate function makes it, before such rows may be
+        gathered; None: they may be."""
+
+
+class Proof(Protocol):
+    """A batch that was gathered, to be compared."""
+
+    def compare(self, batch: Any) -> None:
+        """Compares it with the batch of the same samples that a collate function has made."""
 
 
 class SourceGatherer:
@@ -44,7 +69,10 @@ class SourceGatherer:
         self.name = type(source).__name__
 
     def rows(self, indices: Any) -> _core.Rows | None:
-        return self._source.rows(indices) if type(indices) is list else None
+        return self._source.rows(indices) if type(indices) is list and _gives_rows(self._source) else None
+
+    def proof(self, rows: _core.Rows) -> Proof | None:
+        return None
 
 
 class MixtureGatherer:
@@ -61,8 +89,13 @@ class MixtureGatherer:
         columns, count = self.columns(), len(self._dataset)
         return None if columns is None else columns.rows([index % count for index in indices])
 
+    def proof(self, rows: _core.Rows) -> Proof | None:
+        return None
+
     def columns(self) -> _core.Columns | None:
         """Returns the columns of all sources, or None if the batches have to be made sample by sample."""
+        if not all(map(_gives_rows, self._dataset.datasets)):
+            return None
         found = [one.arrays() for one in self._dataset.datasets]
         if None in found or len({names for _, names in found}) > 1 or len({len(arrays) for arrays, _ in found}) > 1:
             return None
@@ -80,7 +113,14 @@ def _is_source(dataset: Any) -> bool:
     return isinstance(dataset, RowSource) and vars(type(dataset)).get("gathers") is True
 
 
-def gatherer_of_source(dataset: Any) -> Gatherer | None:
+def _gives_rows(dataset: Any) -> bool:
+    """Returns True if a source gives its samples by the methods that it was made with: a program may have put others in
+    their place."""
+    found = vars(type(dataset)).get("_originals")
+    return found is not None and found.hold() and "__getitems__" not in vars(dataset)
+
+
+def gatherer_of_source(dataset: Any) -> Gatherer | None:  # shortcut: source-rows
     """Returns what gathers the batches of a dataset, if its samples are rows of a source or of a mixture of sources."""
     if _is_source(dataset):
         return SourceGatherer(dataset)

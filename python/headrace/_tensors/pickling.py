@@ -27,8 +27,8 @@ class _Part:
         self.end = max(self.end, end)
 
     def as_tensor(self) -> torch.Tensor:
-        whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(self.storage)
-        return whole[self.start : max(self.start, self.end)]
+        size = max(0, self.end - self.start)
+        return torch.empty(0, dtype=torch.uint8, device="cpu").set_(self.storage, self.start, (size,), (1,))
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
@@ -41,7 +41,7 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
     return start, start + (last + 1) * item
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def _is_plain(tensor: torch.Tensor) -> bool:  # shortcut: plain-tensors
     return (
         type(tensor) is torch.Tensor
         and tensor.layout is torch.strided
@@ -50,7 +50,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     )
 
 
-def _is_changed_by_torch(tensor: torch.Tensor) -> bool:
+def _is_changed_by_torch(tensor: torch.Tensor) -> bool:  # shortcut: plain-tensors
     """Returns True for a tensor that torch.multiprocessing sends without its attributes, or with another quantiser."""
     return tensor.is_quantized or (type(tensor) is torch.Tensor and bool(vars(tensor)))
 
@@ -70,7 +70,7 @@ class Pickler(pickling.Pickler):
             found = self.parts[key] = (len(self.parts), _Part(storage))
         return found
 
-    def reducer_override(self, value: Any) -> Any:
+    def reducer_override(self, value: Any) -> Any:  # shortcut: plain-tensors
         if self.is_exact and type(value) is torch.Tensor and not value.requires_grad:
             value = value.resolve_conj().resolve_neg()  # a pickle does not keep these bits, and torch loses them, too
         if self.is_exact and isinstance(value, torch.Tensor) and _is_changed_by_torch(value):

@@ -17,7 +17,7 @@ from headrace.images._selftest import verdict
 _next_open = Image.open  # Pillow's, or what install() has replaced
 
 
-def open(fp: Any, mode: Any = "r", formats: Any = None) -> Any:
+def open(fp: Any, mode: Any = "r", formats: Any = None) -> Any:  # shortcut: pillow-image
     """Opens an image file as PIL.Image.open does, with the same arguments, results and errors.
 
     A JPEG file is not decoded when it is loaded: convert, crop, resize, transpose and copy are noted, and what needs

@@ -12,6 +12,7 @@ from headrace._base.warn import warn_user
 from headrace._samples.names import samples_of
 from headrace.sampling._draws import DrawCounts
 from headrace.sampling._epoch_indices import REPLAY, Drawn, EpochIndices, describe_change, hash_of
+from headrace.sampling._part import Part, parts_of
 from headrace.sampling._sampler_state import CHANGED
 from headrace.sampling._state import Segment, State, StateError
 
@@ -64,9 +65,24 @@ class Progress(Protocol):
 
 def core_tasks(drawn: Drawn) -> _core.Tasks:
     """Returns the tasks for a loader of headrace, which counts what the consumer has."""
-    tasks = _core.Tasks(drawn.items, drawn.batch_size, drawn.drop_last, drawn.has_lists)
+    tasks = _core.Tasks(drawn.items, drawn.batch_size, drawn.drop_last, drawn.has_lists, drawn.is_iterator)
     tasks.keeps_sent = True
     return tasks
+
+
+class _Delivered(NamedTuple):
+    """How far the consumer is. steps: of the segment of `part`, with those before that were not delivered (`holes`).
+    has_other_holes: some are in an earlier part."""
+
+    part: Part
+    steps: int
+    holes: list[int]
+    has_other_holes: bool
+
+    @property
+    def done(self) -> int:
+        """Returns the steps of the segment that were delivered."""
+        return self.steps - len(self.holes)
 
 
 class Epoch:
@@ -91,10 +107,11 @@ class Epoch:
         self.indices = indices
         self.number = number
         self._new_tasks = new_tasks
-        self._earlier: list[Segment] = []
-        self._position = 0  # entries that the earlier segments have consumed
-        self._begun = 0  # steps of this segment before this process
-        self._holes: list[int] = []  # of these, the ones that were not delivered; they come first
+        self._earlier: list[Segment] = []  # the fields of the first Part
+        self._position = 0
+        self._begun = 0
+        self._holes: list[int] = []
+        self._sized: Any = None  # the tasks whose batch size may change, after those of the holes
         self._last_hash = 0
         self._counts = DrawCounts()
         self._lists: Any = None  # of the sampler, if it can tell which entries it has skipped
@@ -103,16 +120,29 @@ class Epoch:
         # counted in the next call, so that they fit together if the handler of a signal raises an exception.
         self._counted: tuple[int, Any, Any] = (-1, (), ())
         self.is_continued = state is not None and "base" in state.seeds  # its random numbers were drawn before
+        self._begin_seeds = None if state is None or not state.seeds else state.seeds
         if state is None or state.steps == 0:
-            self._begin(None if state is None or not state.seeds else state.seeds)
+            self.tasks = new_tasks(self._drawn_at_begin())
         else:
             self._continue(state)
 
     # ---- the beginning ----
 
-    def _begin(self, seeds: dict[str, Any] | None) -> None:
-        drawn, _ = self.indices.draw(0, 0, seeds)
-        self.tasks = self._new_tasks(drawn)
+    def _drawn_at_begin(self) -> Drawn:
+        return self.indices.draw(0, 0, self._begin_seeds)[0]
+
+    @property
+    def is_new(self) -> bool:
+        """Returns True if it began at its beginning, and continues nothing."""
+        return not self._begun and not self._earlier and self._begin_seeds is None
+
+    def begin_with(self, indices: EpochIndices) -> Drawn:
+        """Begins to draw: the sampler is `indices` now, which may be other ones than when the epoch was made."""
+        noted = {name: one for name, one in self.indices.seeds.items() if name == "base"}
+        self.indices = self.indices.at_begin(indices)
+        drawn = self._drawn_at_begin()
+        self.indices.seeds.update(noted)
+        return drawn
 
     def _continue(self, state: State) -> None:
         *earlier, last = state.segments
@@ -157,6 +187,7 @@ class Epoch:
         if is_short or is_other or self._is_other_ahead(tasks, state):
             raise StateError(self._describe_change(state, is_short))
         self.tasks = self._new_tasks(Drawn(itertools.chain(kept, tasks), 0, False)) if kept else tasks
+        self._sized = tasks
 
     def _is_other_ahead(self, tasks: Any, state: State) -> bool:
         """Returns True if the batches that a framework held back are not drawn again as they were."""
@@ -189,7 +220,8 @@ class Epoch:
     def _draws_of(self, task: int, samples: Sequence[Any]) -> Sequence[int]:
         if task < len(self._hole_draws):
             return self._hole_draws[task]
-        known = self.indices.draw_numbers(self._position, self._number_of(task))
+        part = self._part_of(task)
+        known = part.indices.draw_numbers(part.position, part.number_of(task))
         return self._counts_now().look(samples) if known is None else known
 
     def _counts_now(self) -> DrawCounts:
@@ -211,23 +243,39 @@ class Epoch:
 
     # ---- the progress ----
 
-    def _number_of(self, task: int) -> int:
-        """Returns the number in this segment of a task of this process."""
-        return self._holes[task] if task < len(self._holes) else self._begun + task - len(self._holes)
+    def _parts(self) -> list[Part]:
+        first = Part(0, self.indices, self._earlier, self._position, self._begun, self._holes)
+        sized = self.tasks if self._sized is None else self._sized
+        if not sized.changes:
+            return [first]
+        before = 0 if sized is self.tasks else len(self._holes)
+        lost = self.tasks.lost_count  # they have no number
+        return parts_of(first, [(max(0, before + drawn - lost), size) for drawn, size in sized.changes])
 
-    def _delivered(self, held_back: int) -> tuple[int, list[int]]:
-        """Returns how many steps of this segment are done, up to the last delivered one, and the holes before it."""
-        tasks = self.tasks
+    def _part_of(self, task: int) -> Part:
+        """Returns the part of the epoch that has a task of this process."""
+        parts = self._parts()
+        return next((one for one in reversed(parts) if one.first <= task), parts[0])
+
+    def _delivered(self, held_back: int = 0) -> _Delivered:
+        """Returns how far the consumer is, up to the batch that was delivered last, without the last `held_back`."""
+        tasks, holes = self.tasks, self._holes
         open_tasks = set(tasks.sent)
         end = tasks.handed_count - tasks.lost_count
         while end and end - 1 in open_tasks:
             end -= 1
-        holes = sorted(self._number_of(one) for one in open_tasks if one < end)
-        holes += [one for one in self._holes[tasks.handed_count :] if one not in holes]
-        if end <= len(self._holes):
-            return self._begun - (held_back if not self._holes else 0), sorted(holes)
-        steps = self._number_of(end - 1) + 1 + tasks.lost_count
-        return (steps if holes else max(0, steps - held_back)), sorted(holes)
+        missing = sorted(one for one in open_tasks if one < end)
+        lost = tasks.lost_count if end > len(holes) else 0
+        if missing or (holes and end <= len(holes)):
+            held_back = 0
+        here = min(held_back, max(0, end - len(holes)))
+        end -= here
+        part = self._part_of(end - 1)
+        is_before = part.first == 0 and end <= len(holes)
+        steps = part.begun - (held_back - here) if is_before else part.number_of(end - 1) + 1
+        own = [part.number_of(one) for one in missing if one >= part.first]
+        own += [one for one in holes[tasks.handed_count :] if part.first == 0 and one not in own]
+        return _Delivered(part, max(0, steps + lost), sorted(own), len(missing) > 0 and missing[0] < part.first)
 
     @property
     def has_changed(self) -> bool:
@@ -236,11 +284,8 @@ class Epoch:
 
     def steps_done(self) -> int:
         """Returns how many batches of the epoch the consumer has, those before a resume too."""
-        steps, holes = self._delivered(0)
-        return self._count_earlier() + steps - len(holes)
-
-    def _count_earlier(self) -> int:
-        return sum(one.steps for one in self._earlier)
+        found = self._delivered()
+        return found.part.steps_before() + found.done
 
     def has_delivered(self) -> bool:
         """Returns True if the consumer has a batch of it from this process, or if it has no batches left."""
@@ -254,47 +299,52 @@ class Epoch:
 
     def steps_left(self) -> int | None:
         """Returns how many batches are left, or None if that is not known."""
-        count = self.indices.count_steps(self._position)
-        steps, holes = self._delivered(0)
-        return None if count is None else max(0, count - steps + len(holes))
+        found = self._delivered()
+        count = found.part.indices.count_steps(found.part.position)
+        return None if count is None else max(0, count - found.done)
 
     def last(self) -> Last | None:
         """Returns the batch that was delivered last, or None before the first one."""
         task = self.tasks.last
         if task is None:
             return None
-        number = self._number_of(self.tasks.last_number)
+        part = self._part_of(self.tasks.last_number)
+        number = part.number_of(self.tasks.last_number)
         return Last(
             epoch=self.number,
-            step=self._count_earlier() + number,
+            step=part.steps_before() + number,
             indices=list(task) if isinstance(task, (list, tuple)) else task,
-            weights=self.indices.weights(self._position, number, task),
-            global_count=self.indices.count_global(self._position, number),
+            weights=part.indices.weights(part.position, number, task),
+            global_count=part.indices.count_global(part.position, number),
         )
 
     # ---- the state ----
 
     def state(self, held_back: int) -> State:
         """Returns the state after the batches that were delivered, without the last `held_back` of them."""
-        held_back = 0 if self.has_ended else held_back
-        steps, holes = self._delivered(held_back)
-        indices = self.indices
-        if steps - len(holes) == 0 and not self._earlier:
+        found = self._delivered(0 if self.has_ended else held_back)
+        part, indices = found.part, self.indices
+        if found.has_other_holes:
+            raise StateError(
+                "headrace: no state can be taken between these batches: they arrived out of order, and the batch size "
+                "of the batch sampler has changed among them; take it after the next batches, or use in_order=True"
+            )
+        if not found.done and not part.earlier:
             return self._at_start(indices.start_seeds())
-        if not held_back and self._is_over(steps - len(holes)):
-            return self._at_next_epoch(self._end_seeds(steps))
+        if (self.has_ended or not held_back) and self._is_over(found):
+            return self._at_next_epoch(self._end_seeds(found))
         indices.check_continuable()
-        segment = Segment(**{**vars(indices.segment), "steps": steps})
+        segment = part.segment(found.steps)
         return State(
             epoch=self.number,
-            steps=self._count_earlier() + steps - len(holes),
-            samples=self._samples(segment),
+            steps=part.steps_before() + found.done,
+            samples=-1 if indices.n is None else indices.position_after([*part.earlier, segment]),
             order=dict(indices.order),
-            segments=[*self._earlier, segment],
-            holes=holes,
-            last=self._hash_of_last(steps),
-            seeds={**{name: one for name, one in indices.seeds.items() if name != _AHEAD}, **self._ahead(steps)},
-            rank=indices.rank if holes or self._has_own_seeds(indices.seeds) else -1,
+            segments=[*part.earlier, segment],
+            holes=found.holes,
+            last=self._hash_of_last(found),
+            seeds={**{name: one for name, one in indices.seeds.items() if name != _AHEAD}, **self._ahead(found)},
+            rank=indices.rank if found.holes or self._has_own_seeds(indices.seeds) else -1,
             by=indices.rank,
         )
 
@@ -318,40 +368,40 @@ class Epoch:
         segments = [indices.segment.at_start()]
         return State(self.number + 1, 0, 0, indices.next_order(), segments, seeds=seeds, is_end=True)
 
-    def _end_seeds(self, steps: int) -> dict[str, Any]:
+    def _end_seeds(self, found: _Delivered) -> dict[str, Any]:
         """Returns the random numbers of the next epoch after the last batch. A sampler that has not come to its end
         would be changed if it was iterated to it now: that is done if the state is loaded."""
         if self.indices.is_known or self.tasks.is_over:
             return self.indices.end_seeds()
-        last = {"steps": steps, "last": self._hash_of_last(steps), "by": self.indices.rank}
+        last = {"steps": found.steps, "last": self._hash_of_last(found), "by": self.indices.rank}
+        if found.part.first:  # batches of several sizes
+            entries = self.indices.position_after([*found.part.earlier, found.part.segment(found.steps)])
+            last = {"entries": entries, "last": 0, "by": self.indices.rank}
         return {REPLAY: {**self.indices.seeds, **last}}
 
-    def _is_over(self, done: int) -> bool:
+    def _is_over(self, found: _Delivered) -> bool:
         """Returns True if the consumer has all batches. The sampler may not have come to its end yet, and is left as it
         is: by its length, there is nothing left."""
         tasks = self.tasks
         if tasks.answered_count != tasks.handed_count - tasks.lost_count:
             return False
-        return bool(tasks.is_over) or self.indices.count_steps(self._position) == done
+        return bool(tasks.is_over) or found.part.indices.count_steps(found.part.position) == found.done
 
-    def _samples(self, segment: Segment) -> int:
-        if self.indices.n is None:
-            return -1
-        return self.indices.position_after([*self._earlier, segment])
-
-    def _ahead(self, steps: int) -> dict[str, Any]:
+    def _ahead(self, found: _Delivered) -> dict[str, Any]:
         """Returns how many batches are held back, and the hash of the last one of them, as part of the seeds."""
-        held = 0 if self.tasks.last is None else self._number_of(self.tasks.last_number) + 1 - steps
+        if self.tasks.last is None or self._part_of(self.tasks.last_number).first != found.part.first:
+            return {}
+        held = found.part.number_of(self.tasks.last_number) + 1 - found.steps
         return {_AHEAD: [held, hash_of(self.tasks.last)]} if held > 0 else {}
 
-    def _hash_of_last(self, steps: int) -> int:
-        """Returns the hash of the task before `steps`."""
+    def _hash_of_last(self, found: _Delivered) -> int:
+        """Returns the hash of the task before the steps that are left; 0: it is not known."""
         task = self.tasks.last
         if task is None:
             return self._last_hash
-        if self._number_of(self.tasks.last_number) == steps - 1:
-            return hash_of(task)
-        return 0
+        part = self._part_of(self.tasks.last_number)
+        is_last = part.first == found.part.first and part.number_of(self.tasks.last_number) == found.steps - 1
+        return hash_of(task) if is_last else 0
 
 
 def warn_of_same_order(epoch: Epoch) -> bool:

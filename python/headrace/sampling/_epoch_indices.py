@@ -2,20 +2,22 @@
 """EpochIndices, which gives the indices of an epoch: an order that is known, so that it can be continued at any place
 and divided among another number of ranks, or a sampler of the user's, whose indices are drawn again.
 
-The loaders choose the class (headrace.torch._samplers.find, headrace._numpy.position); Epoch (_epoch.py) begins and
+The loaders choose the class (headrace.torch._samplers.find, headrace._numpy.indices); Epoch (_epoch.py) begins and
 continues it.
 """
 
 from __future__ import annotations
 
 import array
+import copy
 import itertools
+import sys
 import types
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from headrace._base import lookup
+from headrace._base import lookup, signals
 from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
 from headrace.sampling import _deal
@@ -83,26 +85,50 @@ def begun(iterator: Iterator[Any]) -> Iterator[Any]:
 
 
 class Drawn:
-    """The tasks of an epoch from some place on. items: an iterable over what tasks are made of; with `has_lists` they
-    come in lists.
-    batch_size: so many items make a task; 0: an item is a task."""
+    """The tasks of an epoch from some place on. items: an iterable over what tasks are made of; with `has_lists` an
+    object that gives them in lists (_core.Tasks). batch_size: so many items make a task; 0: an item is a task; an
+    object with the attribute batch_size, which is read when a batch begins. is_iterator: items is iterated as it is."""
 
-    def __init__(self, items: Any, batch_size: int, drop_last: bool, has_lists: bool = False) -> None:
+    def __init__(
+        self, items: Any, batch_size: Any, drop_last: bool, has_lists: bool = False, is_iterator: bool = False
+    ) -> None:
         self.items = items
         self.batch_size = batch_size
         self.drop_last = drop_last
         self.has_lists = has_lists
+        self.is_iterator = is_iterator
+        self.changes: list[tuple[int, int]] = []  # of the batch size, by `tasks`: see _core.Tasks
+        self._newest_size = getattr(batch_size, "batch_size", None)
+        self._count = 0
 
     def tasks(self) -> Iterator[Any]:
         """Returns an iterator over the tasks, without the extension."""
-        items = begun(iter(itertools.chain.from_iterable(self.items) if self.has_lists else self.items))
-        if not self.batch_size:
+        items = begun(iter(_items_of(self.items) if self.has_lists else self.items))
+        size = self.batch_size
+        if size == 0:
             yield from items
             return
-        while batch := list(itertools.islice(items, self.batch_size)):
-            if self.drop_last and len(batch) < self.batch_size:
+        while batch := list(itertools.islice(items, size if isinstance(size, int) else self._read_size())):
+            if self.drop_last and len(batch) < size:
                 return
+            self._count += 1
             yield batch
+
+    def _read_size(self) -> Any:
+        size = self.batch_size.batch_size
+        if size != self._newest_size and self._newest_size is not None:
+            self.changes.append((self._count, sys.maxsize if size is None else int(size)))
+        self._newest_size = size
+        return size
+
+
+def _items_of(lists: Any) -> Iterator[Any]:
+    """Yields what comes in lists, for Drawn."""
+    for number in itertools.count():
+        made = lists.at(number)
+        if made is None:
+            return
+        yield from made if lists.picks is None else (lists.picks.indices[at] for at in made)
 
 
 class EpochIndices:
@@ -120,6 +146,7 @@ class EpochIndices:
     n: int | None = None  # entries of the order, of all ranks; a state then counts them
     is_batched = True  # False: a task is the index of one sample
     counts_draws = True  # False: nothing asks how often an index was drawn (rng="worker")
+    sizes: Any = None  # has the attribute batch_size, which is read for each batch; None: it is fixed
 
     def __init__(self, sampler: Any, kind: str, size: int | None, batch_size: int = 0, drop_last: bool = False) -> None:
         self.order: dict[str, Any] = {"kind": kind, "n": -1 if size is None else size}
@@ -133,17 +160,43 @@ class EpochIndices:
     def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
         """Returns the tasks, and the number of those at their beginning that have to be dropped to be `steps` tasks
         after `position`. seeds: the random numbers of the epoch that is continued; None: they are drawn."""
-        return Drawn(self._sampler, self._batch_size, self._drop_last), steps
+        return Drawn(self._sampler, self._sizes(), self._drop_last), steps
+
+    def _sizes(self) -> Any:
+        """Returns the batch size, or the object that has it."""
+        return self._batch_size if self.sizes is None else self.sizes
+
+    def at_begin(self, now: EpochIndices) -> EpochIndices:
+        """Called when the first index of an epoch is drawn: `now` is what the sampler is now. Returns which of both the
+        epoch goes on with."""
+        same = (self.order, self.segment, self.rank, self.n) == (now.order, now.segment, now.rank, now.n)
+        if same and type(self) is type(now) and self._batch_size == now._batch_size:
+            return self
+        now.replaces(self)
+        return now
+
+    def replaces(self, before: EpochIndices) -> None:
+        """Takes over what was noted about the epoch before its first index was drawn."""
+        self.is_batched, self.counts_draws = before.is_batched, before.counts_draws
+
+    def with_batch_size(self, size: int) -> EpochIndices:
+        """Returns the same indices for the rest of an epoch in which the batch size has changed."""
+        other = copy.copy(self)
+        other._batch_size = size
+        other.segment = Segment(**{**vars(self.segment), "batch": size, "steps": 0})
+        return other
 
     def check_dataset(self, dataset: Any) -> None:
         """Raises ValueError if the order is known to be that of another dataset."""
 
     def position_after(self, segments: list[Segment]) -> int:
-        """Returns the position after some segments of the epoch; 0 if the order is not known. The other methods take
-        positions that this one has returned."""
+        """Returns the position after some segments of the epoch: entries of the order that all ranks have consumed, or,
+        if the order is not known, that this rank has. The other methods take positions that this one has returned."""
+        if self.n is None:
+            return sum(one.batch * one.steps for one in segments)
         position = 0
-        for one in segments if self.n is not None else []:
-            position = _deal.advance(self.n or 0, position, one.world, one.batch, one.steps)
+        for one in segments:
+            position = _deal.advance(self.n, position, one.world, one.batch, one.steps)
         return position
 
     def last_task(self, segments: list[Segment], rank: int, seeds: dict[str, Any]) -> Any:
@@ -154,7 +207,9 @@ class EpochIndices:
         """Returns how many tasks there are from a position on, or None if that is not known."""
         try:
             count = len(self._sampler)
-        except (TypeError, NotImplementedError, AttributeError):
+        except Exception as error:  # torch's loader does not ask for it
+            if signals.is_from_signal(error):
+                raise
             return None
         return count_batches(count, self._batch_size, self._drop_last) if self._batch_size else count
 
@@ -288,7 +343,7 @@ class Dealt(EpochIndices):
 
     def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
         place = _deal.advance(self.n or 0, position, self.segment.world, self.segment.batch, steps)
-        return Drawn(self.part(place), self._batch_size, self.segment.drop_last), 0
+        return Drawn(self.part(place), self._sizes(), self.segment.drop_last), 0
 
     def part(self, position: int) -> Iterable[Any]:
         """Returns the entries of this rank from a position on."""

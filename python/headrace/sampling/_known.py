@@ -33,7 +33,7 @@ class RepeatedIndices(EpochIndices):
     def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
         place = position + steps * self.segment.batch
         items = itertools.islice(iter(self._sampler), place, None) if place else self._sampler
-        return Drawn(items, self._batch_size, self.segment.drop_last), 0
+        return Drawn(items, self._sizes(), self.segment.drop_last), 0
 
     def count_steps(self, position: int) -> int | None:
         return count_batches((self.n or 0) - position, self.segment.batch, self.segment.drop_last)
@@ -116,7 +116,9 @@ class _RangeIndices(Dealt):
         return range(self.n or 0)
 
     def with_size(self, n: int) -> EpochIndices:
-        return range_indices(self.order["kind"], n, self._batch_size, self.segment.drop_last)
+        other = range_indices(self.order["kind"], n, self._batch_size, self.segment.drop_last)
+        other.sizes = self.sizes
+        return other
 
 
 def range_indices(kind: str, n: int, batch_size: int, drop_last: bool) -> EpochIndices:

@@ -61,6 +61,8 @@ class SamplerParts:
         self._seen[id(value)] = value
         if type(value).__module__.startswith("headrace.") or is_loader(value):
             self.ours[path] = value
+        if level and _ends_walk(value):
+            return
         if kind_of(value):
             if any(value is one for one in shared_generators()):
                 return
@@ -171,6 +173,12 @@ def is_of(value: Any, module: str, name: str) -> bool:
 def is_loader(value: Any) -> bool:
     """Returns True for a loader of torch, or for headrace's, which is one."""
     return is_of(value, "torch.utils.data", "DataLoader")
+
+
+def _ends_walk(value: Any) -> bool:
+    """Returns True for what a sampler may hold and its order does not depend on: a loader, which has the sampler
+    itself, and a model."""
+    return is_loader(value) or is_of(value, "headrace._options.table", "Options") or is_of(value, "torch.nn", "Module")
 
 
 # ---- the parts of an object ----

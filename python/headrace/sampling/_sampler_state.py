@@ -4,6 +4,7 @@ has, and its own, if it has state_dict and load_state_dict. It needs no torch.""
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from headrace._base.warn import warn_user
@@ -72,9 +73,19 @@ def warn_of_changed(sampler: Any, seeds: dict[str, Any]) -> None:
         )
 
 
+_asked = threading.local()  # `ids`: of the samplers whose state is being taken
+
+
 def state_dicts(parts: SamplerParts) -> dict[str, Any]:
-    """Returns the states of the samplers that have one, by their paths."""
-    return {path: one.state_dict() for path, one in parts.stateful.items()}
+    """Returns the states of the samplers that have one, by their paths. The state_dict of a sampler may ask for that of
+    a loader, which asks for that of the sampler: then it is left out."""
+    outer: frozenset[int] = getattr(_asked, "ids", frozenset())
+    asked = {path: one for path, one in parts.stateful.items() if id(one) not in outer}
+    _asked.ids = outer | {id(one) for one in asked.values()}
+    try:
+        return {path: one.state_dict() for path, one in asked.items()}
+    finally:
+        _asked.ids = outer
 
 
 def load_state_dicts(sampler: Any, parts: SamplerParts, states: Any) -> None:

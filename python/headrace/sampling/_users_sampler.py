@@ -24,11 +24,12 @@ class UsersSampler(EpochIndices):
     def _replay_to_end(self, tasks: Iterator[Any], ended: dict[str, Any], *, compares: bool = True) -> None:
         """Draws the epoch again that the consumer had to its last batch when the state was taken, and lets the sampler
         come to its end, as the loop of the run that was never stopped did. Raises StateError if it has another length.
-        compares: warns if it is another epoch, by its last batch."""
-        last, count = None, 0
-        for last in itertools.islice(tasks, ended["steps"]):  # noqa: B007 # the last one is used
+        compares: warns if it is another epoch, by its last batch. If `ended` counts entries, because the batches had
+        several sizes, the tasks are entries."""
+        last, count, expected = None, 0, ended["entries"] if "entries" in ended else ended["steps"]
+        for last in itertools.islice(tasks, expected):  # noqa: B007 # the last one is used
             count += 1
-        if count < ended["steps"] or next(tasks, None) is not None:
-            raise StateError(describe_other_length(self.order["kind"], ended["steps"]))
+        if count < expected or next(tasks, None) is not None:
+            raise StateError(describe_other_length(self.order["kind"], expected))
         if count and compares and ended["last"] not in (0, hash_of(last)):
             warn_of_other_epoch(self.order["kind"])

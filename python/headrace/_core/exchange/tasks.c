@@ -5,16 +5,27 @@
 #include <structmember.h>
 
 /* _core.Tasks: the indices of one batch after the other, drawn from a sampler. A drawn task is kept until it has been
- * handed on, so an exception in between (for example of a signal handler) loses nothing. */
+ * handed on, so an exception in between (for example of a signal handler) loses nothing. It reads what torch's samplers
+ * read at the moments at which those read it. */
 struct tasks {
-    PyObject_HEAD PyObject *iterable; /* NULL: the iterator was given */
+    PyObject_HEAD PyObject *begin; /* is called before the first item is drawn; NULL: nothing has to be called */
+    PyObject *iterable;            /* NULL: the iterator was given */
     PyObject *iterator;
-    PyObject *list; /* where the iterator gives lists of items: the newest, and how many of it were taken */
-    Py_ssize_t list_taken;
-    Py_ssize_t batch_size; /* 0: items are handed on as they come */
-    bool drop_last, has_lists, is_over;
+    PyObject *lists; /* has a method `at` that gives lists of items; NULL: the iterator gives the items */
+    PyObject *picks; /* its attribute `indices` is indexed by the items of those lists; NULL: they are the items */
+    PyObject *list;  /* the newest of the lists, its number, and how many of it were taken */
+    Py_ssize_t list_number, list_taken;
+    PyObject *sizes;       /* its attribute batch_size is read when a batch begins; NULL: batch_size */
+    Py_ssize_t batch_size; /* of the newest batch; 0: items are handed on as they come */
+    PyObject *changes;     /* list: tuples of a number of drawn tasks and of the batch size from there on */
+    bool is_batched, drop_last;
+    bool is_dataset;                 /* the iterator is that of a dataset, which has ended when it has said so once */
+    bool has_size;                   /* the batch size of the next batch was read */
+    bool is_over;                    /* the iterator has come to its end */
+    bool has_ended;                  /* no more tasks come */
     char reads_batches;              /* a task that can be read only once is read into a list */
     char keeps_sent;                 /* tasks are kept in `sent` and `last` */
+    unsigned long long drawn_count;  /* tasks that were drawn, without those of skip */
     PyObject *batch;                 /* list: items of a batch that is not complete */
     PyObject *ahead;                 /* list: drawn by look, oldest first */
     PyObject *error;                 /* that the sampler raised after those, in look */
@@ -29,35 +40,66 @@ struct tasks {
     unsigned long long answered_count, last_number; /* tasks that were answered, and the number of the last of them */
 };
 
-static PyObject *tasks_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
-    static char *names[] = {"iterable", "batch_size", "drop_last", "lists", "is_iterator", NULL};
-    PyObject *iterable;
+/* Takes what is iterated. `items`: an iterable, an iterator if `is_iterator`, or an object with lists. `size`: a batch
+ * size, or an object that has one. is_dataset: the iterator gives samples. */
+static int use_items(struct tasks *tasks, PyObject *items, PyObject *size, bool drop_last, bool has_lists,
+                     bool is_iterator, bool is_dataset) {
     Py_ssize_t batch_size = 0;
+    bool is_size = PyLong_Check(size);
+    PyObject *now = is_size ? Py_NewRef(size) : PyObject_GetAttrString(size, "batch_size");
+    if (now && PyLong_CheckExact(now)) batch_size = PyLong_AsSsize_t(now);
+    Py_XDECREF(now);
+    if (!now || (batch_size == -1 && PyErr_Occurred())) return -1;
+    PyObject *picks = has_lists ? PyObject_GetAttrString(items, "picks") : NULL;
+    if (has_lists && !picks) return -1;
+    if (picks == Py_None) Py_CLEAR(picks);
+    Py_XSETREF(tasks->picks, picks);
+    Py_CLEAR(tasks->lists);
+    Py_CLEAR(tasks->iterator);
+    Py_CLEAR(tasks->iterable);
+    *(has_lists ? &tasks->lists : is_iterator ? &tasks->iterator : &tasks->iterable) = Py_NewRef(items);
+    Py_XSETREF(tasks->sizes, is_size ? NULL : Py_NewRef(size));
+    tasks->batch_size = batch_size;
+    tasks->is_batched = !is_size || batch_size > 0;
+    tasks->drop_last = drop_last;
+    tasks->is_dataset = is_dataset;
+    return 0;
+}
+
+static PyObject *tasks_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
+    static char *names[] = {"items", "batch_size", "drop_last", "lists", "is_iterator", NULL};
+    PyObject *items, *size = NULL;
     int drop_last = 0, has_lists = 0, is_iterator = 0;
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O|nppp:Tasks", names, &iterable, &batch_size, &drop_last,
-                                     &has_lists, &is_iterator))
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O|Oppp:Tasks", names, &items, &size, &drop_last, &has_lists,
+                                     &is_iterator))
         return NULL;
-    if (is_iterator && !PyIter_Check(iterable))
-        return PyErr_Format(PyExc_TypeError, "headrace: %.200s is not an iterator", Py_TYPE(iterable)->tp_name);
+    if (is_iterator && !PyIter_Check(items))
+        return PyErr_Format(PyExc_TypeError, "headrace: %.200s is not an iterator", Py_TYPE(items)->tp_name);
     struct tasks *tasks = (struct tasks *)type->tp_alloc(type, 0);
     if (!tasks) return NULL;
-    *(is_iterator ? &tasks->iterator : &tasks->iterable) = Py_NewRef(iterable);
-    tasks->batch_size = batch_size;
-    tasks->drop_last = drop_last;
-    tasks->has_lists = has_lists;
     tasks->batch = PyList_New(0);
     tasks->ahead = PyList_New(0);
+    tasks->changes = PyList_New(0);
     tasks->held = PyDict_New();
     tasks->sent = PyDict_New();
-    if (!tasks->batch || !tasks->ahead || !tasks->held || !tasks->sent) Py_CLEAR(tasks);
+    PyObject *none = PyLong_FromLong(0);
+    bool is_made = tasks->batch && tasks->ahead && tasks->changes && tasks->held && tasks->sent && none;
+    if (!is_made || use_items(tasks, items, size ? size : none, drop_last, has_lists, is_iterator, is_iterator) < 0)
+        Py_CLEAR(tasks);
+    Py_XDECREF(none);
     return (PyObject *)tasks;
 }
 
 static int tasks_traverse(PyObject *self, visitproc visit, void *arg) {
     struct tasks *tasks = (struct tasks *)self;
+    Py_VISIT(tasks->begin);
     Py_VISIT(tasks->iterable);
     Py_VISIT(tasks->iterator);
+    Py_VISIT(tasks->lists);
+    Py_VISIT(tasks->picks);
     Py_VISIT(tasks->list);
+    Py_VISIT(tasks->sizes);
+    Py_VISIT(tasks->changes);
     Py_VISIT(tasks->batch);
     Py_VISIT(tasks->ahead);
     Py_VISIT(tasks->error);
@@ -69,9 +111,14 @@ static int tasks_traverse(PyObject *self, visitproc visit, void *arg) {
 
 static int tasks_clear(PyObject *self) {
     struct tasks *tasks = (struct tasks *)self;
+    Py_CLEAR(tasks->begin);
     Py_CLEAR(tasks->iterable);
     Py_CLEAR(tasks->iterator);
+    Py_CLEAR(tasks->lists);
+    Py_CLEAR(tasks->picks);
     Py_CLEAR(tasks->list);
+    Py_CLEAR(tasks->sizes);
+    Py_CLEAR(tasks->changes);
     Py_CLEAR(tasks->batch);
     Py_CLEAR(tasks->ahead);
     Py_CLEAR(tasks->error);
@@ -87,6 +134,23 @@ static void tasks_dealloc(PyObject *self) {
     Py_TYPE(self)->tp_free(self);
 }
 
+/* ---- items ---- */
+
+/* Calls `begin`, once: it says what is iterated, as it is now. If it raises, the next draw calls it again. */
+static int need_begin(struct tasks *tasks) {
+    PyObject *items, *size;
+    int drop_last, has_lists, is_iterator;
+    if (!tasks->begin) return 0;
+    PyObject *begin = Py_NewRef(tasks->begin), *found = PyObject_CallNoArgs(begin);
+    Py_DECREF(begin);
+    int r = found && PyArg_ParseTuple(found, "OOppp:begin", &items, &size, &drop_last, &has_lists, &is_iterator)
+                ? use_items(tasks, items, size, drop_last, has_lists, is_iterator, tasks->is_dataset)
+                : -1;
+    Py_XDECREF(found);
+    if (r == 0) Py_CLEAR(tasks->begin);
+    return r;
+}
+
 /* Makes the iterator when the first item is drawn, like a generator around the sampler. */
 static int need_iterator(struct tasks *tasks) {
     if (tasks->iterator) return 0;
@@ -97,35 +161,89 @@ static int need_iterator(struct tasks *tasks) {
 }
 
 static PyObject *next_of_iterator(struct tasks *tasks) {
+    if (need_iterator(tasks) < 0) return NULL;
     PyObject *iterator = Py_NewRef(tasks->iterator);
     PyObject *item = PyIter_Next(iterator);
     Py_DECREF(iterator);
     return item;
 }
 
-/* The next item of the list, or of the next one that is not empty. */
-static PyObject *next_of_list(struct tasks *tasks) {
+/* Has the next list that is not empty. Returns 1, 0 at the end, or -1 with an exception. */
+static int need_list(struct tasks *tasks) {
     while (!tasks->list || tasks->list_taken >= PyList_GET_SIZE(tasks->list)) {
-        PyObject *list = next_of_iterator(tasks);
-        if (!list) return NULL;
+        PyObject *list = PyObject_CallMethod(tasks->lists, "at", "n", tasks->list_number);
+        if (!list) return -1;
+        if (list == Py_None) {
+            Py_DECREF(list);
+            return 0;
+        }
         if (!PyList_CheckExact(list)) {
             Py_DECREF(list);
-            return PyErr_Format(PyExc_TypeError, "headrace: Tasks with lists should be given an iterator over lists");
+            PyErr_Format(PyExc_TypeError, "headrace: Tasks with lists should be given lists");
+            return -1;
         }
         Py_XSETREF(tasks->list, list);
+        tasks->list_number++;
         tasks->list_taken = 0;
     }
-    return Py_NewRef(PyList_GET_ITEM(tasks->list, tasks->list_taken++));
+    return 1;
 }
 
-/* Returns the next item, a new reference; NULL without an exception: the sampler is exhausted, and stays so, as with
- * the generator that torch makes batches by. */
+static PyObject *next_of_list(struct tasks *tasks) {
+    if (need_list(tasks) < 1) return NULL;
+    PyObject *item = Py_NewRef(PyList_GET_ITEM(tasks->list, tasks->list_taken));
+    if (tasks->picks) {
+        PyObject *indices = PyObject_GetAttrString(tasks->picks, "indices");
+        Py_SETREF(item, indices ? PyObject_GetItem(indices, item) : NULL);
+        Py_XDECREF(indices);
+    }
+    if (item) tasks->list_taken++;
+    return item;
+}
+
+/* Returns the next item, a new reference; NULL without an exception: there are no more. */
 static PyObject *next_item(struct tasks *tasks) {
-    if (tasks->is_over || need_iterator(tasks) < 0) return NULL;
-    PyObject *item = tasks->has_lists ? next_of_list(tasks) : next_of_iterator(tasks);
+    if (tasks->has_ended) return NULL;
+    PyObject *item = tasks->lists ? next_of_list(tasks) : next_of_iterator(tasks);
     tasks->item_count += item != NULL;
     if (!item && !PyErr_Occurred()) tasks->is_over = true;
     return item;
+}
+
+/* ---- batches ---- */
+
+/* Converts a batch size as itertools.islice does, which torch's BatchSampler makes its batches by: None means all that
+ * is left. Returns -1 with islice's exception. */
+static Py_ssize_t to_size(PyObject *value) {
+    if (value == Py_None) return PY_SSIZE_T_MAX;
+    Py_ssize_t size = PyIndex_Check(value) ? PyNumber_AsSsize_t(value, PyExc_OverflowError) : -1;
+    if (size >= 0) return size;
+    PyErr_Clear();
+    PyObject *itertools = PyImport_ImportModule("itertools");
+    PyObject *empty = itertools ? PyTuple_New(0) : NULL;
+    PyObject *slice = empty ? PyObject_CallMethod(itertools, "islice", "OO", empty, value) : NULL;
+    if (slice) PyErr_Format(PyExc_ValueError, "headrace: %R is no batch size", value);
+    Py_XDECREF(slice);
+    Py_XDECREF(empty);
+    Py_XDECREF(itertools);
+    return -1;
+}
+
+/* Reads the size of the batch that begins, and notes if it is another one. */
+static int read_size(struct tasks *tasks) {
+    PyObject *value = PyObject_GetAttrString(tasks->sizes, "batch_size");
+    Py_ssize_t size = value ? to_size(value) : -1;
+    Py_XDECREF(value);
+    tasks->has_ended |= size <= 0; /* after an error, too: a generator that makes batches would have ended */
+    if (size < 0) return -1;
+    if (size != tasks->batch_size) {
+        PyObject *change = Py_BuildValue("Kn", tasks->drawn_count, size);
+        int r = change ? PyList_Append(tasks->changes, change) : -1;
+        Py_XDECREF(change);
+        if (r < 0) return -1;
+    }
+    tasks->batch_size = size;
+    return 0;
 }
 
 static PyObject *take_batch(struct tasks *tasks) {
@@ -133,6 +251,7 @@ static PyObject *take_batch(struct tasks *tasks) {
     PyObject *batch = empty ? tasks->batch : NULL;
     if (batch) tasks->batch = empty;
     if (batch) tasks->skipped_count = 0;
+    if (batch) tasks->has_size = false;
     return batch;
 }
 
@@ -140,23 +259,39 @@ static PyObject *take_batch(struct tasks *tasks) {
  * left out. */
 static bool is_complete(const struct tasks *tasks) {
     Py_ssize_t count = PyList_GET_SIZE(tasks->batch);
-    return count > 0 && count + tasks->skipped_count >= tasks->batch_size;
+    return count > 0 && count >= tasks->batch_size - tasks->skipped_count;
 }
 
-/* Returns the next batch, or the next item if there are no batches. NULL without an exception: the end. */
-static PyObject *next_task(struct tasks *tasks) {
-    if (!tasks->batch_size) return next_item(tasks);
+/* No item is left for the batch. A generator that makes batches gives what it has, and has ended if it has nothing; one
+ * that drops the last batch has ended at once. */
+static PyObject *last_batch(struct tasks *tasks) {
+    if (PyErr_Occurred()) return NULL;
+    bool is_short = PyList_GET_SIZE(tasks->batch) > 0 && !tasks->drop_last;
+    tasks->has_ended = !is_short || tasks->is_dataset;
+    return is_short ? take_batch(tasks) : NULL;
+}
+
+static PyObject *next_batch(struct tasks *tasks) {
+    if (tasks->has_ended && !tasks->is_dataset) return NULL;
+    if (tasks->sizes && !tasks->has_size && read_size(tasks) < 0) return NULL;
+    if (tasks->has_ended) return NULL;
+    tasks->has_size = true;
     while (!is_complete(tasks)) {
         PyObject *item = next_item(tasks);
-        if (!item) {
-            bool is_last = !PyErr_Occurred() && PyList_GET_SIZE(tasks->batch) > 0 && !tasks->drop_last;
-            return is_last ? take_batch(tasks) : NULL;
-        }
+        if (!item) return last_batch(tasks);
         int r = PyList_Append(tasks->batch, item);
         Py_DECREF(item);
         if (r < 0) return NULL;
     }
     return take_batch(tasks);
+}
+
+/* Returns the next batch, or the next item if there are no batches. NULL without an exception: the end. */
+static PyObject *next_task(struct tasks *tasks) {
+    if (need_begin(tasks) < 0) return NULL;
+    PyObject *task = tasks->is_batched ? next_batch(tasks) : next_item(tasks);
+    tasks->drawn_count += task != NULL;
+    return task;
 }
 
 /* The next task after those in `ahead`. */
@@ -295,6 +430,7 @@ static PyObject *py_skip(PyObject *self, PyObject *argument) {
         PyObject *task = next_task(tasks);
         if (!task) break;
         Py_XSETREF(last, task);
+        tasks->drawn_count--;
         skipped++;
     }
     if (PyErr_Occurred()) {
@@ -339,11 +475,17 @@ static PyObject *py_drop_batch(PyObject *self, PyObject *ignored) {
     Py_RETURN_NONE;
 }
 
-static PyObject *py_end_if_batched(PyObject *self, PyObject *ignored) {
+static PyObject *py_end_after_error(PyObject *self, PyObject *ignored) {
     struct tasks *tasks = (struct tasks *)self;
     (void)ignored;
+    if (tasks->begin) Py_RETURN_NONE; /* what was called before the first item is called again */
     if (PyList_SetSlice(tasks->batch, 0, PY_SSIZE_T_MAX, NULL) < 0) return NULL;
-    tasks->is_over = tasks->batch_size > 0;
+    tasks->has_ended = tasks->is_batched || tasks->lists;
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_begin_by(PyObject *self, PyObject *begin) {
+    Py_XSETREF(((struct tasks *)self)->begin, Py_NewRef(begin));
     Py_RETURN_NONE;
 }
 
@@ -355,10 +497,17 @@ static PyObject *tasks_is_held(PyObject *self, void *ignored) {
     return r < 0 ? NULL : PyBool_FromLong(r);
 }
 
+static PyObject *tasks_is_over(PyObject *self, void *ignored) {
+    const struct tasks *tasks = (const struct tasks *)self;
+    (void)ignored;
+    return PyBool_FromLong(tasks->is_over || tasks->has_ended);
+}
+
 static PyObject *py_is_ended(PyObject *self, PyObject *ignored) {
     struct tasks *tasks = (struct tasks *)self;
     (void)ignored;
-    return PyBool_FromLong(tasks->is_over || (tasks->iterator && PyGen_CheckExact(tasks->iterator)));
+    return PyBool_FromLong(tasks->is_over || tasks->has_ended ||
+                           (tasks->iterator && PyGen_CheckExact(tasks->iterator)));
 }
 
 static PyMethodDef methods[] = {
@@ -379,12 +528,16 @@ static PyMethodDef methods[] = {
     {"skip_item", py_skip_item, METH_NOARGS,
      "skip_item()\n\nLeaves an item out: the current batch gets one item less, but at least one."},
     {"drop_batch", py_drop_batch, METH_NOARGS, "drop_batch()\n\nDrops the items of an incomplete batch."},
-    {"end_if_batched", py_end_if_batched, METH_NOARGS,
-     "end_if_batched()\n\nEnds the tasks if items are grouped into batches: no more items are drawn from the sampler, "
-     "and an incomplete batch is dropped. A generator that makes batches would end with an exception in the same way."},
+    {"begin_by", py_begin_by, METH_O,
+     "begin_by(begin)\n\nLets a function say what is iterated when the first item is drawn: begin() -> (items, "
+     "batch_size, drop_last, lists, is_iterator), as the arguments of Tasks. If it raises, the next draw calls it "
+     "again."},
+    {"end_after_error", py_end_after_error, METH_NOARGS,
+     "end_after_error()\n\nEnds the tasks, and drops an incomplete batch, if items are grouped into batches or come in "
+     "lists: the generators of torch's samplers, which these stand for, would have ended with the exception."},
     {"is_ended_by_exceptions", py_is_ended, METH_NOARGS,
      "is_ended_by_exceptions() -> bool\n\nReturns True if an exception of the sampler ends them: it is a generator, or "
-     "end_if_batched has ended them."},
+     "end_after_error has ended them."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -395,7 +548,8 @@ static PyMemberDef members[] = {
      "Whether tasks are kept in `sent` and `last`. It is False at first."},
     {"item_count", T_ULONGLONG, offsetof(struct tasks, item_count), READONLY, "How many items the iterator gave."},
     {"handed_count", T_ULONGLONG, offsetof(struct tasks, handed_count), READONLY, "How many tasks were handed on."},
-    {"is_over", T_BOOL, offsetof(struct tasks, is_over), READONLY, "True if the iterator has come to its end."},
+    {"changes", T_OBJECT_EX, offsetof(struct tasks, changes), READONLY,
+     "The changes of the batch size: tuples of a number of drawn tasks, and of the size from there on."},
     {"lost_count", T_ULONGLONG, offsetof(struct tasks, lost_count), READONLY,
      "How many of them no worker got. They have no number."},
     {"answered_count", T_ULONGLONG, offsetof(struct tasks, answered_count), READONLY,
@@ -408,6 +562,7 @@ static PyMemberDef members[] = {
 };
 
 static PyGetSetDef properties[] = {
+    {"is_over", tasks_is_over, NULL, "True if the iterator has come to its end, or if no more tasks come.", NULL},
     {"is_held", tasks_is_held, NULL, "True if this thread has drawn a task and not handed it on.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -417,9 +572,13 @@ PyTypeObject TasksType = {
     .tp_basicsize = sizeof(struct tasks),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_doc =
-        "What a loader is to make, drawn from a sampler: Tasks(iterable, batch_size=0, drop_last=False, "
-        "lists=False, is_iterator=False). With a batch size, items are put together to lists of that many. lists: "
-        "the iterable gives lists of items. is_iterator: it is an iterator, whose __iter__ is not called again.",
+        "What a loader is to make, drawn from a sampler: Tasks(items, batch_size=0, drop_last=False, lists=False, "
+        "is_iterator=False). items: an iterable; with is_iterator an iterator, whose __iter__ is not called again; "
+        "with "
+        "lists an object with at(number), which returns a list of items or None at the end, and `picks`: None, or an "
+        "object whose attribute `indices` is indexed by what is in the lists. batch_size: so many items make a task; "
+        "0: "
+        "an item is one; an object with the attribute batch_size: it is read when a batch begins.",
     .tp_new = tasks_new,
     .tp_dealloc = tasks_dealloc,
     .tp_traverse = tasks_traverse,

@@ -7,6 +7,7 @@
 /* References of an object and costs of memory: the functions and types that module.c adds to the module. */
 
 extern PyTypeObject WalkerType;    /* _core.Walker, for headrace.doctor (walk.c) */
+extern PyTypeObject OriginalsType; /* _core.Originals (originals.c) */
 extern PyTypeObject ExpansionType; /* the iterator that _core.Walker.expand returns */
 
 PyObject *growth_look(PyObject *module, PyObject *arguments); /* _core.private_share (growth.c) */

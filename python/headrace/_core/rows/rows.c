@@ -245,7 +245,44 @@ static PyObject *rows_have_tensors(PyObject *object, void *ignored) {
     return PyBool_FromLong(((struct rows *)object)->columns->has_tensors);
 }
 
+/* Adds the strides of the rows of a piece to the numbers of a layout; 0: they are in C order. */
+static PyObject *add_strides(PyObject *layout, const struct hr_piece *piece, uint32_t ndim) {
+    if (!piece->strides) return layout;
+    PyObject *strides = PyBytes_FromStringAndSize((const char *)piece->strides, (Py_ssize_t)(ndim * sizeof(int64_t)));
+    if (strides) PyBytes_ConcatAndDel(&layout, strides);
+    if (!strides) Py_CLEAR(layout);
+    return layout;
+}
+
+static PyObject *rows_layout(PyObject *object, void *ignored) {
+    struct rows *self = (struct rows *)object;
+    const struct columns *columns = self->columns;
+    struct {
+        uint64_t kind;
+        int64_t shape[HR_BATCH_MAX_NDIM];
+    } head;
+    (void)ignored;
+    PyObject *layout =
+        PyBytes_FromFormat("%u%d%d%d", columns->count, columns->is_alone, columns->names != NULL, self->count == 1);
+    for (uint32_t i = 0; layout && i < columns->count; i++) {
+        const struct hr_column *column = &self->parts[i].column;
+        memset(&head, 0, sizeof head);
+        head.kind = (uint64_t)column->dtype.code << 24 | (uint64_t)column->dtype.bits << 16 | column->ndim << 8 |
+                    (uint64_t)(column->to.code << 4 | (column->to.bits == column->dtype.bits));
+        memcpy(head.shape, column->shape, column->ndim * sizeof *head.shape);
+        PyObject *numbers = PyBytes_FromStringAndSize(
+            (const char *)&head, (Py_ssize_t)(sizeof head.kind + column->ndim * sizeof *head.shape));
+        if (numbers) PyBytes_ConcatAndDel(&layout, numbers);
+        if (!numbers) Py_CLEAR(layout);
+        for (uint32_t k = 0; layout && column->pieces && k < column->piece_count; k++)
+            layout = add_strides(layout, &column->pieces[k], column->ndim);
+    }
+    return layout;
+}
+
 static PyGetSetDef properties[] = {
+    {"layout", rows_layout, NULL,
+     "Bytes that are equal for rows of the same dtypes, shapes and strides, in batches of the same form.", NULL},
     {"has_tensors", rows_have_tensors, NULL, "Whether a column is made of tensors of torch.", NULL},
     {"shapes", rows_shapes, NULL, "The shapes of the arrays of the batch.", NULL},
     {"dtypes", rows_dtypes, NULL, "The names of their dtypes, which are those of numpy and torch; \"\": not known.",

@@ -19,12 +19,12 @@ from headrace.sampling._watch import EpochIterator, Watch
 
 
 class InProcess(EpochIterator, in_process.InProcessIterator):
-    """See above. `_made_by` makes the batch of what was drawn, unless `_fetch` of the loader's iterator does."""
+    """See above. `_made_by` makes the batch of what was drawn."""
 
     is_over = False  # the iterator has raised StopIteration
     _gatherer: Gatherer | None = None  # gathers the rows of the dataset, if it has such
     _from: draw.FromIterable | draw.FromSampler
-    _made_by: Callable[[Any], Any]
+    _made_by: Callable[[Any], Any] | None  # None: the loader's iterator does that
 
     def _use_samples(
         self, iterator: Any, batch_size: int, drop_last: bool, settings: Settings, collate: Any, seed: int
@@ -40,12 +40,12 @@ class InProcess(EpochIterator, in_process.InProcessIterator):
         self,
         epoch: Epoch,
         drawn: Callable[[], None],
-        fetch: Callable[[Any], Any],
+        fetch: Callable[[Any], Any] | None,
         settings: Settings,
         **samples: Any,
     ) -> None:
-        """Takes the indices of a map-style dataset. drawn: is called after the first ones were drawn. fetch: makes a
-        batch of some. samples: arguments of InProcessSamples, which is used instead if the settings ask for it."""
+        """Takes the indices of a map-style dataset. drawn: is called after the first ones were drawn. fetch: see
+        _made_by. samples: arguments of InProcessSamples, which is used instead if the settings ask for it."""
         self._from = draw.FromSampler(epoch.tasks, drawn)
         self._made_by = fetch
         if settings.is_per_sample:
@@ -73,7 +73,7 @@ class InProcess(EpochIterator, in_process.InProcessIterator):
 
     def _fetch(self, drawn: Any) -> Any:
         """Returns the batch of what was drawn."""
-        return self._made_by(drawn)
+        raise NotImplementedError
 
 
 def drawn_of(position: EpochPosition, epoch: Epoch, watch: Watch | None, note: Any = None) -> Callable[[], None]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """PerLoader: all that headrace keeps of one loader, from its first iterator to its last.
 
-headrace.Loader has it in an attribute, headrace.torch in a table (torch/_own/table.py). It needs neither torch nor the
+The loaders have it in an attribute (headrace.torch: torch/_own/table.py). It needs neither torch nor the
 extension, because the fallback has positions too.
 """
 

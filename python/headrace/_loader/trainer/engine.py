@@ -286,7 +286,7 @@ class Engine:
                 ) from error
             self._draw_error = exception_text.in_words(error)
             if not signals.is_from_signal(error):
-                client.tasks.end_if_batched()  # the generator of torch's BatchSampler ends, too
+                client.tasks.end_after_error()  # the generators of torch's samplers end, too
         elif self._core.failed_step == _core.SUBMIT_SEND and not signals.is_from_signal(error):
             indices = client.tasks.draw()
             client.tasks.lose()

@@ -19,7 +19,7 @@ from headrace._loader.worker.repeated import Repeated
 from headrace._options import Settings
 from headrace._samples.maker import BadSample, SampleMaker
 from headrace._samples.retry import RetriedSample
-from headrace._samples.rows import Gatherer
+from headrace._samples.rows import Gatherer, Proof
 from headrace._samples.start_state import StartState
 
 
@@ -94,6 +94,11 @@ class BatchMaker(Protocol):
     flavor: int | tuple[str, ...]
     worker: int
     collates_in_c: bool  # may the extension collate the samples? It leaves what it does not know to `collate`
+
+    def still_collates_in_c(self) -> bool:
+        """Returns False if the samples that `fetch` returned have to be collated in Python, although the epoch began
+        with `collates_in_c`."""
+
     notes: BatchNotes | None  # what is sent with the batch that was fetched last
 
 
@@ -117,13 +122,20 @@ class DatasetBatchMaker:
     _fetcher: Any = None
     _failure: Any = None  # the exception that kept the worker from starting; the next task is answered with it
     _gatherer: Gatherer | None = None  # gathers the rows of the dataset, if it has such
+    _proof: Proof | None = None  # of the batch that is being made
     _cause: Any = None  # the same exception, kept as the reason why there is no fetcher
 
     def _new_fetcher(self) -> Any:
         raise NotImplementedError
 
+    def collate(self, samples: Any) -> Any:
+        raise NotImplementedError
+
     def finish(self, samples: Any) -> bool:
         return False
+
+    def still_collates_in_c(self) -> bool:
+        return True
 
     def fetch(self, task: Any) -> Any:
         raise NotImplementedError
@@ -140,9 +152,17 @@ class DatasetBatchMaker:
         if self._gatherer is None:
             return None
         rows = self._gatherer.rows(indices)
-        if rows is not None:
-            self._port.note(0)
+        self._proof = None if rows is None else self._gatherer.proof(rows)
+        if rows is None or self._proof is not None:
+            return None
+        self._port.note(0)
         return rows
+
+    def _prove(self, samples: Any) -> None:
+        """Compares a batch that could have been gathered with that of the samples, which were made one by one."""
+        proof, self._proof = self._proof, None
+        if proof is not None:
+            proof.compare(self.collate(samples))
 
     def wrap_exception(self) -> raising.Sent:
         raise NotImplementedError

@@ -13,6 +13,12 @@ from headrace._samples.draw import FromIterable
 from headrace._samples.maker import BadSample
 
 
+class _Sizes:
+    """The size of the next batch, for _core.Tasks."""
+
+    batch_size = 0
+
+
 class IterableFetcher:
     """Takes the samples of a batch from an iterable dataset. `batched`: False gives samples one by one."""
 
@@ -34,6 +40,7 @@ class IterableFetcher:
         self._worker = worker
         self._collate = collate_fn
         self._from: FromIterable | None = None
+        self._sizes = _Sizes()
 
     @property
     def is_exhausted(self) -> bool:
@@ -45,10 +52,11 @@ class IterableFetcher:
         return [] if self._from is None else self._from.take_bad()
 
     def fetch(self, indices: Any) -> Any:
-        """Returns the next batch, as large as `indices` (all batches have that size), or the next sample. Raises
-        EndOfData at the end."""
+        """Returns the next batch, as large as `indices`, or the next sample. Raises EndOfData at the end."""
+        if self._batched:
+            self._sizes.batch_size = len(indices)
         if self._from is None:
-            size = len(indices) if self._batched else 0
+            size: Any = self._sizes if self._batched else 0
             self._from = FromIterable(self._iterator, size, self._drop_last, self._settings, self._worker)
         try:
             samples = self._from.draw()

@@ -87,9 +87,13 @@ def _publish_batch(port: _core.Port, maker: BatchMaker, task: Any, data: Any) ->
     elif isinstance(data, _core.Rows):
         if not port.collate(data, maker.flavor):
             _publish_batch(port, maker, task, maker.fetch_each(task))
-    elif not (port.collate(data, maker.flavor) or (maker.finish(data) and port.collate(data, maker.flavor))):
+    elif not (maker.still_collates_in_c() and _collate_in_c(port, maker, data)):
         data = _collate(maker, data)
         _publish(port, _core.STATUS_BATCH, data, data)
+
+
+def _collate_in_c(port: _core.Port, maker: BatchMaker, data: Any) -> bool:
+    return port.collate(data, maker.flavor) or (maker.finish(data) and port.collate(data, maker.flavor))
 
 
 def _publish(port: _core.Port, status: int, batch: Any, message: Any) -> None:

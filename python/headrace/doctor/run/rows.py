@@ -81,7 +81,14 @@ def _gather_of(dataset: Any) -> Callable[[Any], Any] | None:
     from headrace.torch._batches import rows as _rows
 
     gatherer = _rows.gatherer_of(dataset, default_collate)
-    return None if gatherer is None else lambda indices: _rows.batch_of(gatherer, indices, 1)
+    if gatherer is None:
+        return None
+
+    def gather(indices: Any) -> Any:
+        rows = gatherer.rows(indices)
+        return None if rows is None else _rows.batch_of(rows, 1)
+
+    return gather
 
 
 def _time(make: Callable[[Any], Any], tasks: list[Any]) -> float:

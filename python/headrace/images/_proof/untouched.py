@@ -42,7 +42,7 @@ def class_name(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def is_as_written(cls: type) -> bool:
+def is_as_written(cls: type) -> bool:  # shortcut: late-images
     """Returns False for a class that only has the name of the one in its module, and for one whose methods were
     exchanged."""
     if lookup.own_class(cls.__module__, cls.__qualname__) is not cls:

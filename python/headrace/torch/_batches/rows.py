@@ -3,51 +3,47 @@
 (so also random_split) over TensorDatasets, and the sources of headrace.
 
 The batches are those that torch makes, to the bit: whatever is not known to be the same is left to torch's way, batch
-by batch. The tensors are read when a batch is made, because a program may change them between two batches.
+by batch. The tensors are read when a batch is made, because a program may change them between two batches, and torch's
+functions are looked at then, too.
 """
 
 from __future__ import annotations
 
 import bisect
 import itertools
-import sys
+import os
 from typing import Any, Protocol
 
 import torch
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from headrace import _core
-from headrace._base import lookup
 from headrace._samples import rows as sample_rows
 from headrace._samples.mixed import MixedDataset, is_mixed
 from headrace._tensors import extension
 from headrace.torch._batches import default_collate
-from headrace.torch._own import collate
+from headrace.torch._own import originals
 
-_MODULE = vars(sys.modules["torch.utils.data.dataset"])
 _LISTS = {list, tuple, range}
 _HAVE_NAMES = hasattr(torch.Tensor, "names")
 
 
-def gatherer_of(dataset: Any, collate_fn: Any) -> sample_rows.Gatherer | None:
+def gatherer_of(dataset: Any, collate_fn: Any) -> _Proving | None:
     """Returns what gathers the batches of a dataset, or None if torch's way has to make them."""
     if not default_collate.is_torchs(collate_fn):
         return None
-    gatherer = sample_rows.gatherer_of_source(dataset)
+    gatherer: sample_rows.Gatherer | None = sample_rows.gatherer_of_source(dataset)
     node = None if gatherer is not None else _node_of(dataset)
     if node is not None:
         gatherer = _TensorGatherer(node)
     if gatherer is None:
         return None
     extension.use_torch()
-    return _Unseen(gatherer)
+    return _Proving(gatherer)
 
 
-def batch_of(gatherer: sample_rows.Gatherer, indices: Any, threads: int) -> Any:
-    """Returns the batch of these indices in tensors of this process, or None."""
-    rows = gatherer.rows(indices)
-    if rows is None:
-        return None
+def batch_of(rows: _core.Rows, threads: int) -> Any:
+    """Returns the batch of these rows in tensors of this process, or None."""
     dtypes = [getattr(torch, name, None) for name in rows.dtypes]
     if None in dtypes:
         return None
@@ -58,37 +54,16 @@ def batch_of(gatherer: sample_rows.Gatherer, indices: Any, threads: int) -> Any:
 # ---- torch's datasets ----
 
 
-def _is_torchs(kind: type, name: str) -> bool:
-    """Returns True if a class has torch's own method of this name."""
-    function: Any = vars(kind).get(name)
-    return lookup.attribute(function, "__globals__") is _MODULE and function.__qualname__ == f"{kind.__name__}.{name}"
-
-
-def _methods_of(kind: Any) -> tuple[Any, ...]:
-    """Returns the methods by which a dataset of a class gives its samples."""
-    names = ("__getitems__", "__getattr__")
-    return kind.__getitem__, kind.__getattribute__, *(getattr(kind, name, None) for name in names)
-
-
-def _torchs_methods(kind: Any) -> tuple[Any, ...] | None:
-    """Returns the methods of one of torch's classes, or None if a program or a library has replaced one."""
-    has_own = _is_torchs(kind, "__getitem__") and kind.__getattribute__ is object.__getattribute__
-    items = not hasattr(kind, "__getitems__") or _is_torchs(kind, "__getitems__")
-    return _methods_of(kind) if has_own and items and not hasattr(kind, "__getattr__") else None
-
-
 class _Plain:
     """A dataset that is exactly of a class of torch's."""
 
     def __init__(self, dataset: Any, kind: type) -> None:
         self.dataset = dataset
         self._kind = kind
-        self._methods = _torchs_methods(kind)
 
     def is_plain(self) -> bool:
-        """Returns True if the dataset is still of this class, and gives its samples by torch's own methods."""
-        is_same = type(self.dataset) is self._kind and "__getitems__" not in vars(self.dataset)
-        return is_same and self._methods == _methods_of(self._kind)
+        """Returns True if the dataset is still of this class, and gives its samples by the methods of its class."""
+        return type(self.dataset) is self._kind and "__getitems__" not in vars(self.dataset)
 
 
 class _Node(Protocol):
@@ -98,7 +73,7 @@ class _Node(Protocol):
     leaves: list[_Leaf]  # the TensorDatasets under it
 
     def is_plain(self) -> bool:
-        """Returns True if it still is what it was when the tree was built, with torch's own methods."""
+        """Returns True if it still is what it was when the tree was built."""
 
     def resolve(self, indices: list[int]) -> list[Any] | None:
         """Returns the numbers of the rows, which count those of all leaves, or None."""
@@ -196,7 +171,7 @@ def _mixed_node_of(dataset: MixedDataset) -> _Node | None:
     return None if None in nodes else _Mixed(dataset, nodes)  # type: ignore[arg-type]
 
 
-def _node_of(dataset: Any) -> _Node | None:
+def _node_of(dataset: Any) -> _Node | None:  # shortcut: torch-rows
     if is_mixed(dataset):
         return _mixed_node_of(dataset)
     if type(dataset) is TensorDataset:
@@ -210,7 +185,7 @@ def _node_of(dataset: Any) -> _Node | None:
     return _Chain(dataset, nodes) if nodes and None not in nodes else None  # type: ignore[arg-type]
 
 
-def _pick(numbers: Any, indices: list[int]) -> list[Any] | None:
+def _pick(numbers: Any, indices: list[int]) -> list[Any] | None:  # shortcut: torch-rows
     """Returns the numbers at these indices, or None if Subset's own way has to look them up."""
     if set(map(type, indices)) != {int}:
         return None
@@ -229,16 +204,63 @@ def _is_array(value: Any, module: str, name: str) -> bool:
     return (type(value).__module__, type(value).__qualname__) == (module, name)
 
 
-class _Unseen:
-    """Leaves batches to torch's way while a mode sees torch's operations. One of them is torch.set_default_device,
-    with which torch collates arrays to another device."""
+class _Proving:
+    """Leaves batches to torch's way if torch's functions were replaced, or while a mode sees them: one of these is
+    torch.set_default_device, with which torch collates arrays to another device. The first batch of each layout is made
+    in both ways; if they differ, that layout is left to torch's way."""
 
     def __init__(self, gatherer: sample_rows.Gatherer) -> None:
         self._gatherer = gatherer
         self.name = gatherer.name
 
     def rows(self, indices: Any) -> _core.Rows | None:
-        return None if collate.has_modes() else self._gatherer.rows(indices)
+        if not (originals.fetches() and default_collate.is_as_ever()):
+            return None
+        rows = self._gatherer.rows(indices)
+        return None if rows is None or _layouts.get((self.name, rows.layout)) is False else rows
+
+    def proof(self, rows: _core.Rows) -> Proof | None:
+        """Returns what compares the batch with torch's, if none of this layout was compared yet."""
+        key = self.name, rows.layout
+        return Proof(key, batch_of(rows, 1)) if COMPARES or key not in _layouts else None
+
+
+COMPARES = os.environ.get("HEADRACE_COMPARE") == "1"  # compares all batches, for tests
+_layouts: dict[tuple[str, bytes], bool] = {}  # those that were compared in this process: are the batches equal?
+
+
+class Proof:
+    """A batch that was gathered. `compare` is given that of torch's way."""
+
+    def __init__(self, key: tuple[str, bytes], batch: Any) -> None:
+        self._key, self._batch = key, batch
+
+    def compare(self, batch: Any) -> None:
+        """Notes whether batches of this layout may be gathered."""
+        if self._batch is None:
+            return
+        is_same = _is_same(self._batch, batch)
+        if COMPARES and not is_same and _layouts.get(self._key):
+            raise RuntimeError(f"headrace: a gathered batch of a {self._key[0]} is another one than torch's")
+        _layouts[self._key] = is_same
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Returns True if two batches are the same to the bit, with equal strides."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(_is_same(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    if one.dtype is not other.dtype or one.shape != other.shape or one.stride() != other.stride():
+        return False
+    is_flat = one.device == other.device and not (one.requires_grad or other.requires_grad or other.is_conj())
+    return is_flat and torch.equal(_bytes_of(one), _bytes_of(other))
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().flatten().view(torch.uint8) if tensor.numel() else torch.empty(0, dtype=torch.uint8)
 
 
 class _TensorGatherer:
@@ -249,7 +271,7 @@ class _TensorGatherer:
         self.name = type(root.dataset).__name__
 
     def rows(self, indices: Any) -> _core.Rows | None:
-        if type(indices) is not list or not self._root.is_plain():
+        if type(indices) is not list or not (self._root.is_plain() and originals.gives_items()):
             return None
         tensors = [leaf.tensors for leaf in self._root.leaves]
         if set(map(type, tensors)) != {tuple} or len(set(map(len, tensors))) != 1:

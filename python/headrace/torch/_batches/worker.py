@@ -27,7 +27,7 @@ from headrace._tensors import extension, torch_names
 from headrace.torch._batches import default_collate, early_end
 from headrace.torch._batches import rows as _rows
 from headrace.torch._batches.packed import names_of
-from headrace.torch._own import classes, workers
+from headrace.torch._own import classes, originals, workers
 from headrace.torch._own import collate as _collate
 
 _TENSORS = {torch.Tensor}
@@ -168,12 +168,18 @@ class BatchMaker(DatasetBatchMaker):
         return deferred.read(self._fetch_task, task)
 
     def _fetch_task(self, task: Any) -> Any:
-        if self._is_plain:  # the usual case: samples by index, without options
-            rows = self._gather(task)
-            if rows is not None:
-                return rows
-            return self._fetcher.fetch(self._port.noting(task))
-        return self._fetch_and_note(task)
+        if not self._is_plain:
+            return self._fetch_and_note(task)
+        rows = self._gather(task)  # the usual case: samples by index, without options
+        return self._fetch_samples(task) if rows is None else rows
+
+    def _fetch_samples(self, indices: Any) -> Any:  # shortcut: plain-fetch
+        """Returns what the fetcher makes of indices. It is told which sample is being made, if it takes them one by
+        one: a program may have replaced it, or have given the dataset __getitems__."""
+        takes_each = originals.fetches() and self._takes_each()
+        samples = self._fetcher.fetch(self._port.noting(indices) if takes_each else indices)
+        self._prove(samples)
+        return samples
 
     def _fetch(self, task: Any) -> Any:
         indices = task
@@ -184,10 +190,8 @@ class BatchMaker(DatasetBatchMaker):
                 return rows
             if self._maker.makes(indices, self.auto_collation):
                 return self._make(self._maker, indices)
-            if self._takes_each():
-                indices = self._port.noting(indices)
         try:
-            return self._fetcher.fetch(indices)
+            return self._fetcher.fetch(indices) if self._maker is None else self._fetch_samples(indices)
         except StopIteration as error:
             if self.dataset_kind != classes.DatasetKind.Iterable:
                 raise
@@ -199,6 +203,9 @@ class BatchMaker(DatasetBatchMaker):
         if not self.auto_collation:
             return self._finishing(maker.make_one(indices))
         return self._finishing(maker.make(indices))
+
+    def still_collates_in_c(self) -> bool:
+        return type(self.flavor) is tuple or default_collate.is_as_ever()
 
     def finish(self, samples: Any) -> bool:
         has_made = deferred.finish(samples, self._port.threads, keeps=False)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import Any
 
@@ -16,7 +17,8 @@ from headrace.torch._batches import early_end, rows
 from headrace.torch._device import choose, move
 from headrace.torch._loader.as_any import AsAnyLoader
 from headrace.torch._loader.checked import CheckedIterator
-from headrace.torch._own import classes, loaders, workers
+from headrace.torch._own import classes, iterators, loaders, workers
+from headrace.torch._samplers import iterables
 from headrace.torch._state import iterable, past_draws
 from headrace.torch._state.beginning import Beginning
 
@@ -45,9 +47,13 @@ class InProcessIterator(CheckedIterator, InProcess, classes.SingleProcessIterato
         self._collate_fn = self._dataset_fetcher.collate_fn = finishing
         self._profile_name = f"enumerate(DataLoader)#{classes.SingleProcessIterator.__name__}.__next__"
         if beginning is None:
-            size = loader.batch_size if self._auto_collation else 0
             seed, samples = self._seed(settings), self._dataset_fetcher.dataset_iter
-            self._use_samples(samples, size, bool(self._drop_last), settings, finishing, seed)
+            self._use_samples(
+                samples, 0, bool(self._drop_last), settings, finishing if settings.is_per_sample else None, seed
+            )
+            lists, drop_last = iterators.iterator_of_sampler(self), bool(self._drop_last)
+            index_sampler = loaders.index_sampler(loader)
+            self._from.tasks.begin_by(functools.partial(_begin, index_sampler, lists, samples, drop_last))
         else:
             beginning.iterator_was_made(self)
             self._begin_epoch(any_loader, settings, beginning)
@@ -67,7 +73,7 @@ class InProcessIterator(CheckedIterator, InProcess, classes.SingleProcessIterato
         self._use_indices(
             epoch,
             drawn_of(any_loader.kept.position, epoch, self.watch, past_draws.note),
-            self._dataset_fetcher.fetch,
+            None,
             settings,
             dataset=self._dataset,
             seed=self._seed(settings),
@@ -98,13 +104,34 @@ class InProcessIterator(CheckedIterator, InProcess, classes.SingleProcessIterato
         is_iterable = self._dataset_kind == classes.DatasetKind.Iterable
         early_end.warn_here(self, error, None if is_iterable else drawn)
 
-    def _fetch(self, drawn: Any) -> Any:
-        data = None if self._gatherer is None else rows.batch_of(self._gatherer, drawn, self._threads)
-        if data is None:
+    def _make_batch(self, drawn: Any) -> Any:
+        """Returns the batch of what was drawn. The fetcher is looked up each time, as torch's iterator does."""
+        fetcher, gathered = iterators.fetcher_of(self), None
+        if self._gatherer is not None and iterators.fetches_as_made(fetcher, self._dataset, self._collate_fn):
+            gathered = self._gatherer.rows(drawn)
+        proof = None if self._gatherer is None or gathered is None else self._gatherer.proof(gathered)
+        data = rows.batch_of(gathered, self._threads) if gathered is not None and proof is None else None
+        if data is not None:
+            return data
+        if self._made_by is not None:
             data = self._made_by(drawn)
+        else:
+            data = fetcher.fetch(drawn) if self._iterable_epoch is None else fetcher.collate_fn(drawn)
+        if proof is not None:
+            proof.compare(data)
+        return data
+
+    def _fetch(self, drawn: Any) -> Any:
+        data = self._make_batch(drawn)
         if self._device is not None:
             return move.move(data, self._device)
         return workers.pin(data, self._pin_memory_device) if self._pin_memory else data
+
+
+def _begin(index_sampler: Any, lists: Any, samples: Any, drop_last: bool) -> tuple[Any, ...]:
+    """Returns the arguments of _core.Tasks for an iterable dataset, when its first sample is drawn."""
+    sizes = iterables.sizes_of(index_sampler)
+    return samples, iterables.SizesOfLists(lists) if sizes is None else sizes, drop_last, False, True
 
 
 def _finishing(collate_fn: Any, settings: _options.Settings) -> deferred.Finishing:

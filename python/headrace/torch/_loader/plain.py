@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from headrace.sampling._epoch import Epoch
@@ -33,7 +33,8 @@ class PlainTasks:
     lost_count = 0
 
     def __init__(self, drawn: Drawn) -> None:
-        self._tasks = drawn.tasks()
+        self._begin: Callable[[], tuple[Any, ...]] | None = None
+        self._use(drawn)
         self._ahead: list[Any] = []
         self.is_over = False
         self.handed_count = 0
@@ -41,11 +42,21 @@ class PlainTasks:
         self.last: Any = None
         self.last_number = -1
 
+    def _use(self, drawn: Drawn) -> None:
+        self._tasks, self.changes = drawn.tasks(), drawn.changes
+
+    def begin_by(self, begin: Callable[[], tuple[Any, ...]]) -> None:
+        """Lets a function say what is iterated when the first task is drawn. See _core.Tasks."""
+        self._begin = begin
+
     def __iter__(self) -> Iterator[Any]:
         """Draws the tasks that are left, without counting them."""
         return iter(self._next, None)
 
     def _next(self) -> Any:
+        if self._begin is not None:
+            self._use(Drawn(*self._begin()))
+            self._begin = None
         found = self._ahead.pop(0) if self._ahead else next(self._tasks, None)
         self.is_over = found is None
         return found

@@ -26,6 +26,7 @@ from headrace.torch._loader.ahead import Ahead
 from headrace.torch._loader.as_any import AsAnyLoader
 from headrace.torch._loader.checked import CheckedIterator
 from headrace.torch._own import classes, iterators, loaders, workers
+from headrace.torch._samplers import iterables
 from headrace.torch._state import iterable, past_draws
 from headrace.torch._state.beginning import Beginning
 
@@ -60,12 +61,11 @@ def _reraise(wrapped: Any, note: str = "") -> NoReturn:
 
 def _tasks_of_iterable(index_sampler: Any, iterator: Any) -> _core.Tasks:
     """Returns the Tasks of an iterable dataset, whose indices are None without end. iterator: that of the sampler."""
-    is_batched = type(index_sampler) is classes.BatchSampler
-    inner = index_sampler.sampler if is_batched else index_sampler
-    if type(inner) is not classes.InfiniteConstantSampler:
+    sizes = iterables.sizes_of(index_sampler)
+    if sizes is None:
         return _core.Tasks(iterator)
-    size = index_sampler.batch_size if is_batched else 0
-    return _core.Tasks(itertools.repeat(None), size, is_batched and bool(index_sampler.drop_last))
+    drop_last = sizes is not index_sampler and bool(sizes)
+    return _core.Tasks(itertools.repeat(None), sizes, drop_last)
 
 
 class Iterator(CheckedIterator, OverWorkers, _core.Iterator, classes.BaseIterator):  # type: ignore[misc]

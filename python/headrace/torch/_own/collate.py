@@ -48,9 +48,12 @@ _function_modes: Any = torch_names.find("torch._C._len_torch_function_stack")
 _dispatch_modes: Any = torch_names.find("torch._C._len_torch_dispatch_stack")
 
 
+_transforms: Any = torch_names.find("torch._C._functorch.peek_interpreter_stack", lambda: None)
+
+
 def has_modes() -> bool:
     """Returns True if a mode is on that sees torch's operations, or changes them, or in which tensors have tangents
-    (forward_ad.dual_level), or if torch does not say."""
-    if _function_modes is None or _dispatch_modes is None:
+    (forward_ad.dual_level), or within a function that torch.func transforms, or if torch does not say."""
+    if _function_modes is None or _dispatch_modes is None or _transforms() is not None:
         return True
     return bool(_function_modes() or _dispatch_modes() or getattr(forward_ad, "_current_level", 0) >= 0)

@@ -53,6 +53,17 @@ def iterator_of_sampler(iterator: Any) -> Any:
     return iterator._sampler_iter
 
 
+def fetcher_of(iterator: Any) -> Any:
+    """Returns what fetches the batches of torch's iterator without workers, or what a program has put in its place."""
+    return iterator._dataset_fetcher
+
+
+def fetches_as_made(fetcher: Any, dataset: Any, collate_fn: Any) -> bool:  # shortcut: fetcher-in-process
+    """Returns True if a fetcher is still what an iterator has made it of."""
+    is_same = fetcher.dataset is dataset and fetcher.collate_fn is collate_fn
+    return is_same and "fetch" not in vars(fetcher)
+
+
 class _SeededIterator(MultiProcessingIterator or object):  # type: ignore[misc]
     """torch's iterator for workers with a base seed that is known. torch's __init__ draws another one and starts the
     workers with it, so the attribute is a property that stays as it is."""

@@ -1,37 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of what headrace keeps of each of torch's loaders, and the options of install(). The fallback uses it too,
+"""The record of what headrace keeps of each of torch's loaders, and the options of install(). The fallback uses it too,
 so nothing here needs the extension."""
 
 from __future__ import annotations
 
-import functools
 import weakref
 from typing import Any
 
+from headrace._base import lookup
 from headrace._loader.both.per_loader import PerLoader
 from headrace._options import Settings, explained_as_attributes, own_values
 
 installed_options: dict[str, Any] = {}  # those of install(), for loaders that do not set them themselves
 
-# By identity, because a subclass may compare loaders and have no hash. A record is not an attribute of its loader:
-# torch's own loaders have headrace's iterators too, and a copy of a loader starts without it.
-_kept: dict[int, tuple[weakref.ref[Any], PerLoader]] = {}
+_NAME = "_headrace_kept"
+
+
+class _Kept:
+    """The record of a loader, as an attribute of it: a sampler may hold its loader, and the record the sampler, so a
+    table would keep both for ever. A copy of the loader shares the attribute, or has None in its place; it starts
+    without a record."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = weakref.ref(loader)
+        self.record = PerLoader()
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return type(None), ()
 
 
 def found(loader: Any) -> PerLoader | None:
     """Returns what is kept of a loader, or None if nothing is."""
-    one = _kept.get(id(loader))
-    return None if one is None else one[1]
+    one = lookup.attribute(loader, _NAME)
+    return one.record if type(one) is _Kept and one.loader() is loader else None
 
 
 def kept(loader: Any) -> PerLoader:
     """Returns what is kept of a loader. The first time it is empty."""
-    one = found(loader)
-    if one is None:
-        one, key = PerLoader(), id(loader)
-        # A callback written in Python would lose a Ctrl-C that arrives when it begins.
-        _kept[key] = (weakref.ref(loader, functools.partial(_kept.pop, key)), one)
-    return one
+    record = found(loader)
+    if record is None:
+        one = _Kept(loader)
+        object.__setattr__(loader, _NAME, one)
+        record = one.record
+    return record
 
 
 def settings_of(loader: Any, is_iterable: bool) -> Settings:

@@ -45,9 +45,11 @@ except ImportError:
 
 
 class DistributedIndices(Dealt):
-    """DistributedSampler, torch's or headrace's."""
+    """DistributedSampler, torch's or headrace's. iterator: torch's over the sampler, for an epoch that begins at its
+    beginning: without batches, it has read the sampler when the loader's iterator was made."""
 
     is_numbered = True
+    iterator: Any = None
 
     def __init__(self, sampler: Any, batch_size: int, drop_last: bool) -> None:
         n = len(sampler.dataset)
@@ -74,6 +76,8 @@ class DistributedIndices(Dealt):
 
     def __iter__(self) -> Iterator[Any]:
         """Iterates over the sampler, whose epoch may have been set after the loader's iterator was made."""
+        if self.iterator is not None and not self._batch_size:
+            return self.iterator  # type: ignore[no-any-return]
         if "epoch" in self.order:
             self.order["epoch"] = self._sampler.epoch
         return iter(self._sampler)
@@ -117,6 +121,12 @@ class PerRankIndices(Dealt):
     def follows(self, before: EpochIndices) -> None:
         if isinstance(before, PerRankIndices):
             self._parts_before = before._parts
+
+    def replaces(self, before: EpochIndices) -> None:
+        super().replaces(before)
+        self.follows(before)
+        if isinstance(before, PerRankIndices):
+            self._parts_before = before._parts_before
 
     def entries(self) -> Any:
         if self._entries is None:

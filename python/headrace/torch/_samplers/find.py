@@ -18,7 +18,7 @@ from headrace.sampling._epoch_indices import (
 from headrace.sampling._known import RepeatedIndices, mixture_indices, order_indices, range_indices
 from headrace.torch._frameworks import accelerate
 from headrace.torch._frameworks.lightning import noting, wrapped_by_lightning
-from headrace.torch._own import classes
+from headrace.torch._own import classes, originals
 from headrace.torch._own.classes import (
     BatchSampler,
     RandomSampler,
@@ -44,8 +44,6 @@ try:
     from headrace.sampling._plan_indices import PlanIndices
 except ImportError:
     Mixture = Order = Plan = None  # type: ignore[assignment, misc]
-
-_make_batches = BatchSampler.__iter__  # a user may put another in its place
 
 
 def _is_accelerates(sampler: Any, name: str) -> bool:
@@ -76,11 +74,13 @@ if Order is not None:
     _MAKERS[Plan] = lambda plan, *batches: PlanIndices(plan)
 
 
-def known_indices(sampler: Any, batch_size: int, drop_last: bool) -> EpochIndices | None:
+def known_indices(sampler: Any, batch_size: int, drop_last: bool) -> EpochIndices | None:  # shortcut: known-samplers
     """Returns the EpochIndices of a sampler that is known, or None."""
     if _is_accelerates(sampler, "SeedableRandomSampler"):
         return _seedable_indices(sampler, batch_size, drop_last)
     maker = _MAKERS.get(type(sampler))
+    if type(sampler) in originals.SAMPLERS and not originals.has_own_methods(type(sampler)):
+        return None
     if maker is DistributedIndices and not _deals_as_torch(sampler):
         return None
     return None if maker is None else maker(sampler, batch_size, drop_last)
@@ -106,7 +106,7 @@ def _find_known(sampler: Any, batch_size: int, drop_last: bool) -> EpochIndices 
         return None
 
 
-def indices_of(index_sampler: Any, dataset: Any, rank: int) -> tuple[EpochIndices, int]:
+def indices_of(index_sampler: Any, dataset: Any, rank: int) -> tuple[EpochIndices, int]:  # shortcut: framework-samplers
     """Returns the EpochIndices of a loader, and how many batches at the beginning of each epoch are skipped."""
     if _is_accelerates(index_sampler, "SkipBatchSampler"):
         indices, skipped = indices_of(index_sampler.batch_sampler, dataset, rank)
@@ -123,18 +123,43 @@ def indices_of(index_sampler: Any, dataset: Any, rank: int) -> tuple[EpochIndice
         whole, _ = indices_of(index_sampler.batch_sampler, dataset, rank)
         if whole.is_known and whole.segment.world == 1:
             return ShardIndices(index_sampler, whole), 0
-    sampler, size, drop_last = _inner_of(index_sampler)
-    known = _find_known(sampler, size, drop_last)
-    if known is not None:
-        known.check_dataset(dataset)
-        return known, 0
-    _exact.check(sampler, samplers_of(sampler))
-    return ForeignIndices(sampler, length_of(dataset), size, drop_last, rank), 0
+    return _indices_in(index_sampler, makes_batches(index_sampler), dataset, rank), 0
 
 
-def _inner_of(index_sampler: Any) -> tuple[Any, int, bool]:
+def _indices_in(index_sampler: Any, is_torchs: bool, dataset: Any, rank: int) -> EpochIndices:
+    sampler, size, drop_last = _inner_of(index_sampler, is_torchs)
+    found = _find_known(sampler, size, drop_last)
+    if found is not None:
+        found.check_dataset(dataset)
+    else:
+        _exact.check(sampler, samplers_of(sampler))
+        found = ForeignIndices(sampler, length_of(dataset), size, drop_last, rank)
+    if size and not drop_last:
+        found.sizes = index_sampler
+    return found
+
+
+def at_begin(index_sampler: Any, indices: EpochIndices, dataset: Any) -> EpochIndices:
+    """Returns the EpochIndices of a loader when its first index is drawn, which is when torch's batch sampler looks at
+    the sampler in it, and torch's random samplers at their data. indices: of the loader when its iterator was made."""
+    if isinstance(indices, RandomIndices) and indices.is_alone:
+        return indices.renewed()
+    return _indices_in(index_sampler, True, dataset, indices.rank)
+
+
+def may_change(index_sampler: Any, indices: EpochIndices) -> bool:
+    """Returns True if the sampler is looked at again when the first index is drawn. Without batches, torch iterates it
+    when the loader's iterator is made, and what is no generator reads everything then."""
+    return makes_batches(index_sampler) or (isinstance(indices, RandomIndices) and indices.is_alone)
+
+
+def makes_batches(index_sampler: Any) -> bool:  # shortcut: torch-batch-sampler
+    """Returns True if it is torch's BatchSampler."""
+    return type(index_sampler) is BatchSampler and originals.has_own_methods(BatchSampler)
+
+
+def _inner_of(index_sampler: Any, is_torchs: bool) -> tuple[Any, int, bool]:
     """Returns the sampler inside torch's BatchSampler, its batch size (0: no batches) and drop_last."""
-    is_torchs = type(index_sampler) is BatchSampler and BatchSampler.__iter__ is _make_batches
     size = index_sampler.batch_size if is_torchs else 0
     if type(size) is int and size > 0:
         return index_sampler.sampler, size, bool(index_sampler.drop_last)

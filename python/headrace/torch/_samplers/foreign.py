@@ -169,6 +169,14 @@ class ForeignIndices(UsersSampler):
         if isinstance(before, ForeignIndices) and self._parts is not None:
             self._changed = changed_seeds(self._parts, before._parts)
 
+    def replaces(self, before: EpochIndices) -> None:
+        super().replaces(before)
+        if isinstance(before, ForeignIndices):
+            self.before, self.iterator, self._parts = before.before, before.iterator, before._parts
+            self._changed = before._changed
+        else:
+            self.note_before()
+
     def note_before(self) -> Before:
         """Notes what the sampler is at the beginning of an epoch."""
         self.before = Before(self._sampler)
@@ -177,8 +185,9 @@ class ForeignIndices(UsersSampler):
 
     def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
         if seeds is None:
-            items = self._sampler if self.iterator is None or self._batch_size else begun(self.iterator)
-            return Drawn(items, self._batch_size, self._drop_last), steps
+            is_begun = self.iterator is not None and not self._batch_size
+            items = begun(self.iterator) if is_begun else self._sampler
+            return Drawn(items, self._sizes(), self._drop_last), steps
         with random_numbers.generators_kept():
             if "globals" in seeds:
                 generators.set_globals(seeds["globals"])
@@ -188,8 +197,8 @@ class ForeignIndices(UsersSampler):
             self._parts = parts_of(self._sampler)
             self.seeds = dict(seeds)
             items = begun(iter(self._sampler))
-            first = list(itertools.islice(items, steps * (self._batch_size or 1) + 1))
-            return Drawn(itertools.chain(first, items), self._batch_size, self._drop_last), steps
+            first = list(itertools.islice(items, position + steps * (self._batch_size or 1) + 1))
+            return Drawn(itertools.chain(first[position:], items), self._sizes(), self._drop_last), steps
 
     def end_seeds(self) -> dict[str, Any]:
         return next_seeds(self._sampler, self._parts)
@@ -197,7 +206,9 @@ class ForeignIndices(UsersSampler):
     def begin_with(self, seeds: dict[str, Any]) -> None:
         if REPLAY in seeds:
             ended = seeds[REPLAY]
-            drawn, _ = self.draw(0, ended["steps"], ended)
+            drawn, _ = self.draw(0, ended.get("steps", 0), ended)
+            if "entries" in ended:
+                drawn.batch_size = 0
             self._replay_to_end(drawn.tasks(), ended, compares=ended.get("by") == self.rank)
         else:
             begin_with(self._sampler, seeds)

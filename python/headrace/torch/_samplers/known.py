@@ -30,15 +30,25 @@ class RandomIndices(EpochIndices):
 
     is_known = True
 
-    def __init__(self, sampler: Any, batch_size: int, drop_last: bool) -> None:
-        super().__init__(sampler, type(sampler).__name__, _count_of(sampler), batch_size, drop_last)
+    def __init__(self, sampler: Any, batch_size: int, drop_last: bool, kind: type | None = None) -> None:
+        self._kind = kind = kind or type(sampler)
+        super().__init__(sampler, kind.__name__, _count_of(sampler, kind), batch_size, drop_last)
         self.segment = segment_of(batch_size, drop_last)
-        self.n = len(sampler)
-        if type(sampler) is RandomSampler:
+        self.n = sampler.num_samples if kind is not SubsetRandomSampler else len(sampler.indices)
+        if kind is RandomSampler:
             self.order |= {"replacement": sampler.replacement, "num_samples": loaders.given_count(sampler) or -1}
-        elif type(sampler) is WeightedRandomSampler:
+        elif kind is WeightedRandomSampler:
             self.order |= {"replacement": sampler.replacement, "num_samples": sampler.num_samples}
         self._lists: Lists | None = None
+
+    @property
+    def is_alone(self) -> bool:
+        """True if the loader has no batch sampler."""
+        return not self._batch_size
+
+    def renewed(self) -> RandomIndices:
+        """Returns the indices of the sampler as it is now, also if it has got another class."""
+        return RandomIndices(self._sampler, self._batch_size, self._drop_last, self._kind)
 
     @property
     def generator(self) -> torch.Generator | None:
@@ -48,9 +58,9 @@ class RandomIndices(EpochIndices):
     def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
         place = position + steps * self.segment.batch
         size = None if seeds is None else self.order["n"]
-        self._lists = Lists(self._sampler, size, min(place, self.n or 0), seeds)
+        self._lists = Lists(self._sampler, self._kind, size, min(place, self.n or 0), seeds)
         self.seeds = self._lists.drawn
-        return Drawn(self._lists, self._batch_size, self.segment.drop_last, has_lists=True), 0
+        return Drawn(self._lists, self._sizes(), self.segment.drop_last, has_lists=True), 0
 
     def count_steps(self, position: int) -> int | None:
         return count_batches((self.n or 0) - position, self.segment.batch, self.segment.drop_last)
@@ -61,7 +71,7 @@ class RandomIndices(EpochIndices):
     def last_task(self, segments: list[Segment], rank: int, seeds: dict[str, Any]) -> Any:
         *earlier, last = segments
         place = self.position_after(earlier) + (last.steps - 1) * last.batch
-        lists = Lists(self._sampler, self.order["n"], min(place, self.n or 0), seeds)
+        lists = Lists(self._sampler, self._kind, self.order["n"], min(place, self.n or 0), seeds)
         return next(Drawn(lists, self._batch_size and last.batch, False, has_lists=True).tasks(), None)
 
     def end_seeds(self) -> dict[str, Any]:
@@ -78,7 +88,7 @@ class RandomIndices(EpochIndices):
             generators.set_state(self._sampler.generator, seeds["next_generator"])
 
     def with_size(self, n: int) -> EpochIndices:
-        if type(self._sampler) is not RandomSampler:
+        if self._kind is not RandomSampler:
             return super().with_size(n)
         other = copy.copy(self)
         other.order = {**self.order, "n": n}
@@ -86,7 +96,7 @@ class RandomIndices(EpochIndices):
         return other
 
 
-def _count_of(sampler: Any) -> int:
-    if type(sampler) is RandomSampler:
+def _count_of(sampler: Any, kind: type) -> int:
+    if kind is RandomSampler:
         return len(sampler.data_source)
-    return len(sampler.indices if type(sampler) is SubsetRandomSampler else sampler.weights)
+    return len(sampler.indices if kind is SubsetRandomSampler else sampler.weights)

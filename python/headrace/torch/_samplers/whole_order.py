@@ -13,6 +13,7 @@ import torch
 from headrace._base import lookup, signals
 from headrace._samples import random_numbers
 from headrace.sampling._sampler_parts import SamplerParts
+from headrace.torch._own import originals
 from headrace.torch._own.classes import (
     BatchSampler,
     Dataset,
@@ -54,7 +55,7 @@ def set_epoch(sampler: Any, epoch: int) -> None:
             one.set_epoch(epoch)
 
 
-def epoch_of(sampler: Any) -> int | None:
+def epoch_of(sampler: Any) -> int | None:  # shortcut: torch-batch-sampler
     """Returns the epoch of a headrace.Order or a Mixture, or of the one in a BatchSampler; None: of other samplers."""
     inner: Any = sampler.sampler if type(sampler) is BatchSampler else sampler
     return inner.epoch if _is_order(inner) else None
@@ -142,7 +143,7 @@ def _check_weights(sampler: WeightedRandomSampler) -> None:
 # ---- drawing ----
 
 
-def draw(sampler: Any, seed: int | None, epoch: int) -> Sequence[Any]:
+def draw(sampler: Any, seed: int | None, epoch: int) -> Sequence[Any]:  # shortcut: known-samplers
     """Returns all entries of an epoch, as a sequence that later changes of the sampler do not change.
 
     seed: None, or a number from which and the epoch the random numbers of torch, numpy and Python are made while the
@@ -153,7 +154,7 @@ def draw(sampler: Any, seed: int | None, epoch: int) -> Sequence[Any]:
     if isinstance(sampler, range) or _is_order(sampler):
         whole: Sequence[Any] = sampler[:]
         return whole
-    if type(sampler) is SequentialSampler:
+    if type(sampler) is SequentialSampler and originals.has_own_methods(SequentialSampler):
         return range(len(sampler.data_source))
     for one in samplers_of(sampler):
         if isinstance(one, WeightedRandomSampler):

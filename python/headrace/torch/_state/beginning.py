@@ -7,6 +7,8 @@ The draws of an epoch that is continued take no random numbers from the generato
 
 from __future__ import annotations
 
+import functools
+import weakref
 from typing import Any
 
 from headrace._base.warn import warn_user
@@ -16,8 +18,9 @@ from headrace._ranks.callers import called_by_framework
 from headrace.sampling._epoch import Epoch, core_tasks
 from headrace.sampling._epoch_indices import REPLAY, check_division
 from headrace.sampling._state import State
-from headrace.torch._own import iterators
-from headrace.torch._samplers import generators
+from headrace.torch._own import iterators, loaders
+from headrace.torch._samplers import find, generators
+from headrace.torch._samplers.dealt import DistributedIndices
 from headrace.torch._samplers.foreign import Before, ForeignIndices
 from headrace.torch._state.seeds import indices_of, set_sampler_epoch
 
@@ -148,8 +151,9 @@ class Beginning(both.Beginning):
 
     def epoch(self, iterator: Any) -> Epoch:
         """Returns the epoch. Its tasks are drawn when they are needed, or now if it is continued."""
-        if isinstance(self.indices, ForeignIndices):
+        if isinstance(self.indices, (ForeignIndices, DistributedIndices)):
             self.indices.iterator = None if self.is_continued else iterators.iterator_of_sampler(iterator)
+        if isinstance(self.indices, ForeignIndices):
             if self._state is None:
                 from headrace.torch._ranks import overlap  # it needs the extension, and torch's own iterator has none
 
@@ -157,6 +161,24 @@ class Beginning(both.Beginning):
         epoch = self.begin(core_tasks)
         epoch.indices.seeds["base"] = iterators.base_seed(iterator)
         return epoch
+
+    def begin(self, new_tasks: Any) -> Epoch:
+        """Returns the epoch. The sampler is looked at again when its first index is drawn. new_tasks: see Epoch."""
+        epoch = super().begin(new_tasks)
+        sampler = loaders.index_sampler(self._loader)
+        if epoch.is_new and find.may_change(sampler, epoch.indices):
+            epoch.tasks.begin_by(functools.partial(_begin, weakref.ref(epoch), sampler, self._loader.dataset))
+        return epoch
+
+
+def _begin(epoch_ref: weakref.ref[Epoch], sampler: Any, dataset: Any) -> tuple[Any, ...]:
+    """Called when the first index of an epoch is drawn, which is when torch's batch sampler looks at the sampler. It is
+    not given the loader, which its own position would keep then. Returns the arguments of _core.Tasks."""
+    epoch = epoch_ref()
+    if epoch is None:
+        raise RuntimeError("headrace: the epoch of these tasks is gone")
+    drawn = epoch.begin_with(find.at_begin(sampler, epoch.indices, dataset))
+    return drawn.items, drawn.batch_size, drawn.drop_last, drawn.has_lists, drawn.is_iterator
 
 
 class Shown:

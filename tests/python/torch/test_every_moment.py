@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes one thing at one moment of a loop, and compares what torch's loader and headrace's do (lib/moments.py).
+
+The cells without processes are all drawn. Of those that need a process for each program, each case of the test draws a
+part; `make soak DRAWN=1h` draws all of them, again and again. HEADRACE_SEED=7 draws other programs.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import random
+
+import moments
+import pytest
+import side_by_side
+from loaders import only_headrace
+
+pytestmark = only_headrace
+
+SEED = os.environ.get("HEADRACE_SEED", "0")
+PARTS = 16
+FORKED = 740  # cells with a process: with those without, two fifths of all
+CONFORMANCE = pathlib.Path(__file__).parents[3] / "docs/conformance.md"
+
+
+def _part(cells: list[moments.Cell], number: int) -> list[moments.Cell]:
+    return random.Random(SEED).sample(cells, len(cells))[number::PARTS]
+
+
+def _check(cells: list[moments.Cell]) -> None:
+    drawn = moments.drawn(SEED, cells)
+    for case in [next(drawn) for _ in cells]:
+        try:
+            found = side_by_side.compare_case(case)
+        except side_by_side.NoCase:
+            continue
+        assert found is None, side_by_side.script_of(case, found or "")
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_change_of_an_object(part: int) -> None:
+    """All cells whose programs run in this process."""
+    _check(_part([cell for cell in moments.cells() if not cell.needs_process], part))
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_change_of_the_process_or_with_workers(part: int) -> None:
+    _check(_part([cell for cell in moments.cells() if cell.needs_process], part)[: FORKED // PARTS])
+
+
+def test_differences_on_purpose_are_documented() -> None:
+    text = CONFORMANCE.read_text()
+    assert [key for key in side_by_side.KNOWN if f"`{key}`" not in text] == []
