@@ -26,7 +26,6 @@ from headrace._base.cores import usable_cores
 from headrace._base.lookup import static_dict, static_mro
 from headrace._cache import attached, contents, mapped_files
 from headrace._samples import tensor_parts
-from headrace._samples.kept_generators import is_generator
 
 REMEMBERING = type(functools.lru_cache(len))  # what functools.cache and lru_cache make of a function
 _PIECE_BYTES = 64 << 20  # of an array, between two looks at the progress
@@ -38,14 +37,6 @@ class TooLarge(Exception):
 
 class Unknown(Exception):
     """Raised for an object that can be compared in no way, such as an open file. Its text is the object's class."""
-
-
-class WithoutGenerators:
-    """Base of values of which only some parts count, and of these not the random number generators."""
-
-    def fingerprint_parts(self) -> Any:
-        """Returns the parts."""
-        raise NotImplementedError
 
 
 class _Limited(io.RawIOBase):
@@ -76,11 +67,10 @@ def _marker(*parts: Any) -> None:
 
 
 class _Pickler(pickle.Pickler):
-    def __init__(self, file: _Limited, code_of: Callable[[Any], bytes | None], with_generators: bool) -> None:
+    def __init__(self, file: _Limited, code_of: Callable[[Any], bytes | None]) -> None:
         super().__init__(file, 4)
         self._file = file
         self._code_of = code_of
-        self._with_generators = with_generators
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, REMEMBERING):
@@ -96,10 +86,6 @@ class _Pickler(pickle.Pickler):
             return self._of_tensor(value)
         if isinstance(value, types.ModuleType):
             return _marker, ("module", value.__name__)
-        if isinstance(value, WithoutGenerators):
-            return _marker, ("parts", fingerprint(value.fingerprint_parts(), self._code_of, False))
-        if not self._with_generators and is_generator(value):
-            return _marker, ("generator", type(value).__name__)
         return self._by_attributes(value)
 
     def _of_array(self, array: Any) -> Any:
@@ -182,7 +168,6 @@ def write(
     take: Callable[[Any], None],
     most: int,
     code_of: Callable[[Any], bytes | None],
-    with_generators: bool = True,
     watch: Callable[[int], None] | None = None,
 ) -> int:
     """Passes the bytes of a value to `take`, and returns how many were read. code_of: returns the text of a function or
@@ -190,8 +175,8 @@ def write(
     limited = _Limited(take, most, watch)
     try:
         if isinstance(value, (set, frozenset)):  # the pickler does not ask for sets; one within a list keeps its order
-            value = sorted(fingerprint(one, code_of, with_generators) for one in value)
-        _Pickler(limited, code_of, with_generators).dump(value)
+            value = sorted(fingerprint(one, code_of) for one in value)
+        _Pickler(limited, code_of).dump(value)
     except (TooLarge, Unknown):
         raise
     except Exception as error:
@@ -199,7 +184,7 @@ def write(
     return most - limited.left
 
 
-def fingerprint(value: Any, code_of: Callable[[Any], bytes | None], with_generators: bool = True) -> bytes:
+def fingerprint(value: Any, code_of: Callable[[Any], bytes | None]) -> bytes:
     parts: list[bytes] = []
-    write(value, lambda data: parts.append(bytes(data)), sys.maxsize, code_of, with_generators)
+    write(value, lambda data: parts.append(bytes(data)), sys.maxsize, code_of)
     return b"".join(parts)

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds all random number generators that a dataset and its transforms have of their own, and puts them back.
 
-own_generators.py searches often, in workers, and looks at the first entries of large containers only. Here a proof
+own_generators.py searches often, in workers, and looks at the first entries of large containers only. Here a check
 depends on it, so everything is looked at, once for each table of samples. The checks of cached samples make samples
 more than once. Afterwards each generator must be as it was, or the first worker would load other samples than without
-a cache; and two ways to make a sample can only be compared if both draw the same numbers. The default generators that
-all code shares are those of random_numbers.
+a cache. The default generators that all code shares are those of random_numbers.
 """
 
 from __future__ import annotations
@@ -129,10 +128,9 @@ class Own:
                 found |= {id(value): value for value in values if self._is_generator(value)}
         return list(found.values())
 
-    def states(self, ignored: Own | None = None) -> dict[int, Any]:
-        """Returns the states of the generators, by identity, without those that others have, too."""
-        left_out = set() if ignored is None else set(map(id, ignored.generators()))
-        return {id(one): generator_kinds.state_of(one) for one in self.generators() if id(one) not in left_out}
+    def states(self) -> dict[int, Any]:
+        """Returns the states of the generators, by identity."""
+        return {id(one): generator_kinds.state_of(one) for one in self.generators()}
 
     def seed(self, key: int) -> None:
         """Seeds the generators with 64 bits. Those that cannot be seeded stay as they are."""
