@@ -21,6 +21,7 @@ from typing import Any
 
 from headrace._base import users_code
 from headrace._base.attributes import own_attributes
+from headrace._base.code import cells
 from headrace._base.units import in_units
 from headrace._cache import building, fingerprint
 from headrace._samples.kept_generators import is_generator
@@ -127,10 +128,8 @@ class Digest:
         """Adds the defaults and the closure of a function."""
         if function.__defaults__ or function.__kwdefaults__:
             self._add_value((function.__defaults__, function.__kwdefaults__), f"{name}: defaults")
-        for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-            value = _contents(cell)
-            if value is not _UNSET:
-                self._add_used(value, f"{name}: {variable}")
+        for variable, value in cells(function):
+            self._add_used(value, f"{name}: {variable}")
 
     def _add_names(self, code: types.CodeType, variables: dict[str, Any]) -> None:
         for name in _globals_of(code):

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from headrace._base import lookup, users_code
+from headrace._base import code, lookup, users_code
 from headrace._base.attributes import own_attributes
 from headrace._samples import generator_kinds
 
@@ -108,15 +108,10 @@ class Own:
         if not users_code.is_users(function.__code__.co_filename):
             return []
         used: list[Any] = [function.__defaults__, function.__kwdefaults__, vars(function)]
-        for cell in function.__closure__ or ():
-            with contextlib.suppress(ValueError):  # the variable is not set yet
-                used.append(cell.cell_contents)
-        codes = [function.__code__]
-        while codes:
-            code = codes.pop()
-            used += _named_in(code, function.__globals__)
-            self._holders.append(_Holder(function.__globals__, code.co_names))
-            codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+        used += [value for _, value in code.cells(function)]
+        for one in code.codes(function.__code__):
+            used += _named_in(one.co_names, function.__globals__)
+            self._holders.append(_Holder(function.__globals__, one.co_names))
         return used
 
     def generators(self) -> list[Any]:
@@ -190,12 +185,12 @@ def _entries_of(value: Any) -> list[Any]:
     return list(value.flat) if numpy is not None and lookup.is_a(value, numpy.ndarray) and value.dtype.hasobject else []
 
 
-def _named_in(code: types.CodeType, variables: dict[str, Any]) -> list[Any]:
-    """Returns the global variables that code names, and those of the user's modules that it may name."""
-    named = [variables[name] for name in code.co_names if name in variables]
+def _named_in(names: tuple[str, ...], variables: dict[str, Any]) -> list[Any]:
+    """Returns the global variables of these names, and those of the user's modules among them."""
+    named = [variables[name] for name in names if name in variables]
     for module in named[:]:
         if isinstance(module, types.ModuleType) and users_code.is_users(getattr(module, "__file__", None)):
-            named += [vars(module)[name] for name in code.co_names if name in vars(module)]
+            named += [vars(module)[name] for name in names if name in vars(module)]
     return named
 
 
