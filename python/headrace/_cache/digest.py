@@ -23,7 +23,7 @@ from headrace._base import users_code
 from headrace._base.attributes import own_attributes
 from headrace._base.code import cells
 from headrace._base.units import in_units
-from headrace._cache import building, fingerprint
+from headrace._cache import building, contents, fingerprint
 from headrace._samples.kept_generators import is_generator
 
 MOST_BYTES = 64 << 20
@@ -194,9 +194,9 @@ class Digest:
         met: dict[int, Any] = {}
         self._met = met
         hashed = hashlib.blake2b(digest_size=8)
-        size = _bytes_of(value)
+        size = contents.size_of(value)
         try:
-            if isinstance(size, int) and size > self._left:
+            if size > self._left:
                 raise fingerprint.TooLarge
             self._left -= fingerprint.write(value, hashed.update, self._left, self._code_of, watch=self._watch)
         except fingerprint.TooLarge:
@@ -229,13 +229,6 @@ class Digest:
         if not self._skips_large:
             raise TooLarge(name)
         self._note(name, f"too large {description}".encode())
-
-
-def _bytes_of(value: Any) -> Any:
-    try:
-        return value.nbytes if hasattr(type(value), "nbytes") else 0
-    except Exception:  # a sparse tensor has no such number
-        return 0
 
 
 def _contents(cell: Any) -> Any:
