@@ -446,7 +446,7 @@ def cache_samples(
     if cache is None:
         return samples
     cache.sweep()
-    label, stamp = tables.name_of(dataset, name, sources)
+    label, stamp = tables.name_of(dataset, name, text, sources)
     cached = tables.obtain(cache, label, text, stamp, kept, len(dataset), size)
     tables.keep(dataset, cached)
     samples._handle = tables.handle_of(cache, cached, text, root)

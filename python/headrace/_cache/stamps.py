@@ -8,9 +8,9 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
-from headrace._cache import digest
+from headrace._cache import digest, parts
 
 Sources = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -61,10 +61,25 @@ def look_at_sources(sources: Sources) -> dict[str, list[int | str]]:
     return found
 
 
-def make(build: Any, sources: Sources, has_version: bool) -> str:
-    """Returns the stamp of a function and its sources."""
-    seen = {} if build is None else digest.seen_by(build, has_version)
-    return json.dumps({"sources": look_at_sources(sources), "function": seen}, sort_keys=True)
+class Stamp(NamedTuple):
+    """A description of what an object is built from, as text. seen: the digest of its function. without_folder: the
+    text without the working directory, if that is in it because of a path that exists there."""
+
+    text: str
+    seen: parts.Digest | None
+    without_folder: str | None
+
+
+def make(build: Any, sources: Sources, has_version: bool, arguments: Any = ()) -> Stamp:
+    """Returns the stamp of a function, the code that belongs to its arguments, and its sources."""
+    seen = None if build is None else digest.seen_by(build, has_version, arguments)
+    looked = look_at_sources(sources)
+    text = _text(looked, {} if seen is None else seen.seen)
+    return Stamp(text, seen, _text(looked, seen.without_folder()) if seen is not None and seen.path else None)
+
+
+def _text(looked: dict[str, list[int | str]], seen: dict[str, str]) -> str:
+    return json.dumps({"sources": looked, "function": seen}, sort_keys=True)
 
 
 def changes(old: str, new: str) -> list[str]:

@@ -27,9 +27,9 @@ _numbers = itertools.count()
 # ---- names ----
 
 
-def name_of(dataset: Any, name: str | None, sources: stamps.Sources) -> tuple[str, str]:
+def name_of(dataset: Any, name: str | None, version: str, sources: stamps.Sources) -> tuple[str, str]:
     """Returns the name and the stamp of a table: what the samples are made from, as text."""
-    seen, unknown = digest.seen_in(dataset)
+    seen, unknown = digest.seen_in(dataset, version != "0")
     looked = stamps.look_at_sources(sources)
     stamp = json.dumps({"sources": looked, "function": seen, "samples": len(dataset)}, sort_keys=True)
     return opening.check_name(name) if name is not None else _default_name(dataset, stamp, unknown), stamp

@@ -45,7 +45,7 @@ CHANGES: dict[str, Callable[[pathlib.Path], object]] = {
     "file behind a link that goes": lambda data: (data / "link/a").unlink(),
     "link to another folder": lambda data: _turn(data / "link", "../other"),
     "deep link to another folder": lambda data: _turn(data / "link/deep", "../other"),
-    "link to nothing": lambda data: (data / "lock").symlink_to("nobody@nowhere"),
+    "link to nothing": lambda data: (data / "lock").symlink_to("nothing@nowhere"),
 }
 
 
