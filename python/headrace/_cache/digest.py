@@ -24,12 +24,12 @@ def seen_by(function: Any, has_version: bool, arguments: Any = ()) -> Digest:
     try:
         digest.add_root(function)
         digest.add_code_in(arguments)
+        digest.close()
     except TooLarge as error:
         raise ValueError(
             f"headrace.cache: {error} is larger than {parts.MOST_BYTES >> 20} MiB, too large to see whether it "
             "changes; give version=, and another one whenever it changes"
         ) from None
-    digest.close()
     if not has_version:
         unfollowed.say([*digest.unfollowed, *(f"{name}, which cannot be compared," for name in digest.unknown)])
     return digest

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import contextvars
 import copyreg
+import functools
 import hashlib
 import io
-import operator
 import pickle
 import struct
 import sys
@@ -31,7 +31,7 @@ from headrace._base.lookup import static_dict, static_mro
 from headrace._cache import attached, contents, mapped_files
 from headrace._samples import tensor_parts
 
-_SETS = frozenset((set, frozenset))
+_SORTED = frozenset((str, bytes, int))
 # Objects that pickle refuses, each with what counts of it: nothing of a lock.
 _VIEWS: dict[type, Callable[[Any], Any]] = {
     type(threading.Lock()): lambda lock: None,
@@ -86,6 +86,14 @@ def _marker(*parts: Any) -> None:
     """Stands for an object in the bytes."""
 
 
+def _of_set(file: _Hashing, code_of: Callable[[Any], bytes | None], value: Any) -> Any:
+    """Returns a set by its parts in order. Pickle writes them in that of their hashes, which is another one in each
+    process."""
+    if len(kinds := set(map(type, value))) == 1 and kinds <= _SORTED:
+        return type(value).__name__, sorted(value)
+    return type(value).__name__, sorted(digest_of(one, file.left, code_of)[0] for one in value)
+
+
 class _Pickler(pickle.Pickler):
     """Writes one value."""
 
@@ -93,6 +101,9 @@ class _Pickler(pickle.Pickler):
         self.file = _Hashing(most, watch)
         super().__init__(self.file, 4)
         self._code_of = code_of
+        self.persistent_id = _core.for_sets(  # type: ignore[method-assign]
+            functools.partial(_of_set, self.file, code_of)
+        )
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, code.REMEMBERING):
@@ -109,8 +120,8 @@ class _Pickler(pickle.Pickler):
         if isinstance(value, types.ModuleType):
             return _marker, ("module", value.__name__, self._code_of(value))
         if isinstance(value, (set, frozenset)):  # of a class of its own; others are not asked for here
-            parts = sorted(digest_of(one, self.file.left, self._code_of)[0] for one in value)
-            return _marker, (type(value), parts, sorted((name, held) for name, held, _ in own_attributes(value)))
+            attributes = sorted((name, held) for name, held, _ in own_attributes(value))
+            return _marker, (type(value), _of_set(self.file, self._code_of, value), attributes)
         if type(value) in _VIEWS:
             return _marker, (type(value).__name__, _VIEWS[type(value)](value))
         return self._by_attributes(value)
@@ -190,16 +201,6 @@ def _strided() -> Any:
     return sys.modules["torch"].strided
 
 
-class _SetPickler(_Pickler):
-    """Writes sets in the order of their parts. Pickle writes them in that of their hashes, which is another one in each
-    process."""
-
-    def persistent_id(self, value: Any) -> Any:
-        if type(value) not in (set, frozenset):
-            return None
-        return type(value).__name__, sorted(digest_of(one, self.file.left, self._code_of)[0] for one in value)
-
-
 def digest_of(
     value: Any, most: int, code_of: Callable[[Any], bytes | None], watch: Callable[[int], None] | None = None
 ) -> tuple[str, int]:
@@ -208,9 +209,6 @@ def digest_of(
     try:
         pickler = _Pickler(most, watch, code_of)
         pickler.dump(value)
-        if not _SETS.isdisjoint(map(type, map(operator.itemgetter(1), pickler.memo.copy().values()))):
-            pickler = _SetPickler(most, None, code_of)  # it asks for each value, which takes longer
-            pickler.dump(value)
     except (TooLarge, Unknown):
         raise
     except Exception as error:
