@@ -82,9 +82,12 @@ def note_changes(before: Digest, function: Any, arguments: Any, name: str) -> st
     """Notes which values a builder has changed, such as a memo, a counter or a generator of random numbers: as long as
     nothing else changes them, they count as they were before it. Returns a relative path that was not there before."""
     after = Digest(True)
-    after.add_root(function)
-    after.add_code_in(arguments)
-    after.close()
+    try:
+        after.add_root(function)
+        after.add_code_in(arguments)
+        after.close()
+    except Exception:  # of the user's code; what was built is right
+        return ""
     changed = []
     for key, now in after.values.items():
         was = before.values.get(key, Held(now.holders, {}, frozenset()))

@@ -10,6 +10,7 @@ import types
 from typing import Any
 
 from headrace._base.attributes import own_attributes
+from headrace._base.lookup import is_a
 
 _MOST_ENTRIES = 64  # of a container
 _MOST_PLACES = 5000
@@ -49,23 +50,23 @@ def first_in(value: Any, in_code: bool = False) -> str:
         if count == len(places):
             break
         one, depth = places[count]
-        if isinstance(one, (str, pathlib.PurePath)):
+        if is_a(one, (str, pathlib.PurePath)):
             text = str(one)
             is_point = text in (".", "..") and not in_code and (one is value or one is not text)
             if is_point or (_begins_here(text) and (not in_code or _looks_like_one(text))):
                 return text
-        elif depth < _DEEPEST and not isinstance(one, _LEAVES) and id(one) not in met:
+        elif depth < _DEEPEST and not is_a(one, _LEAVES) and id(one) not in met:
             met.add(id(one))
             places += [(part, depth + 1) for part in _parts_of(one)]
     return ""
 
 
 def _parts_of(value: Any) -> list[Any]:
-    if isinstance(value, dict):
+    if is_a(value, dict):
         entries = itertools.islice(dict.items(value), _MOST_ENTRIES)
         return [part for entry in entries for part in entry]
     base: Any
     for base in (list, tuple, set, frozenset):
-        if isinstance(value, base):
+        if is_a(value, base):
             return list(itertools.islice(base.__iter__(value), _MOST_ENTRIES))
     return [part for _, part, _ in itertools.islice(own_attributes(value), _MOST_ENTRIES)]

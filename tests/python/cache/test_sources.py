@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Callable
 
 import headrace
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.usefixtures("root")
@@ -96,3 +97,19 @@ def test_relative_sources_are_absolute(data: pathlib.Path, monkeypatch: pytest.M
     monkeypatch.chdir(data / "inside")
     headrace.cache("n", build, sources="data")
     assert headrace.cache.info("n").id != before
+
+
+@pytest.mark.timeout(60)
+def test_folder_of_arrays_has_those_behind_links(data: pathlib.Path) -> None:
+    """A link that leads back adds nothing."""
+    np.save(data / "one.npy", np.ones(1))
+    np.save(data / "link/two.npy", np.full(2, 2.0))
+    np.save(data / "link/deep/three.npy", np.full(3, 3.0))
+    (data / "inside/loop").symlink_to("..")
+    (data / "itself").symlink_to("itself")
+    files = headrace.cache.add("files", data)
+    assert sorted(files) == ["one", "three", "two"] and list(files["two"]) == [2, 2]
+    np.save(data / "link/two.npy", np.full(2, 5.0))
+    assert list(headrace.cache.add("files", data)["two"]) == [5, 5]
+    (data.parent / "around").symlink_to(data)
+    assert sorted(headrace.cache.add("around", data.parent / "around")) == ["one", "three", "two"]
