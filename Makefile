@@ -101,7 +101,7 @@ else
 	HEADRACE_SOAK=1 .venv/bin/python -m pytest -q -m hypothesis --timeout=0 tests/python
 	HEADRACE_SOAK=1 HEADRACE_EXAMPLES=2000 .venv/bin/python -m pytest -q -k "dies_in_dataset or drawn or remaining_sample or lost_peer or signal" --timeout=0 \
 		tests/python/loader/test_restarts.py tests/python/torch/test_same_as_torch.py tests/python/torch/test_resume.py \
-		tests/python/loader/test_group_signals.py tests/python/ranks/test_lost_peers.py tests/python/cache/test_division.py \
+		tests/python/loader/test_group_signals.py tests/python/ranks/test_lost_peers.py tests/python/cache/test_random_samples.py \
 		tests/python/torch/test_drawn_orders.py
 	for pillow in "" $(addprefix build/images/pillow-,$(PILLOWS)); do \
 		PYTHONPATH=$$pillow HEADRACE_EXAMPLES=20000 HEADRACE_SEED=$(SEED) .venv/bin/python -m pytest -q --timeout=0 \

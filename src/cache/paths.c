@@ -50,10 +50,19 @@ static int add_file(hr_files_plan *plan, const char *path) {
 struct walk {
     hr_files_plan *plan;
     const char *folder;
+    const struct walk *above; /* the folder that it is in, or NULL */
+    uint64_t device, inode;
     int depth;
 };
 
-static int walk_folder(hr_files_plan *plan, const char *folder, int depth);
+static int walk_folder(const struct walk *walk);
+
+/* A link may lead back to a folder that it is in. */
+static bool is_in(const struct walk *walk, const struct hr__file_info *info) {
+    for (; walk; walk = walk->above)
+        if (walk->device == info->device && walk->inode == info->inode) return true;
+    return false;
+}
 
 static int visit_name(void *context, const char *name) {
     const struct walk *walk = context;
@@ -63,14 +72,13 @@ static int visit_name(void *context, const char *name) {
     int r = hr__path(path, "%s/%s", walk->folder, name);
     if (r < 0) return r;
     if (is_array_file(name)) return add_file(walk->plan, path);
-    if (hr__file_look(path, &info) == 0 && info.is_folder && walk->depth < MAX_DEPTH)
-        return walk_folder(walk->plan, path, walk->depth + 1);
+    if (hr__file_look_through(path, &info) == 0 && info.is_folder && walk->depth < MAX_DEPTH && !is_in(walk, &info))
+        return walk_folder(&(struct walk){walk->plan, path, walk, info.device, info.inode, walk->depth + 1});
     return 0;
 }
 
-static int walk_folder(hr_files_plan *plan, const char *folder, int depth) {
-    struct walk walk = {plan, folder, depth};
-    return hr__folder_visit(folder, visit_name, &walk);
+static int walk_folder(const struct walk *walk) {
+    return hr__folder_visit(walk->folder, visit_name, (void *)walk);
 }
 
 /* ---- paths ---- */
@@ -78,12 +86,12 @@ static int walk_folder(hr_files_plan *plan, const char *folder, int depth) {
 static int add_path(hr_files_plan *plan, const char *path) {
     struct hr__file_info info;
     char folder[HR__PATH_BYTES];
-    int r = hr__file_look(path, &info);
+    int r = hr__file_look_through(path, &info);
     if (r == 0 && info.is_folder) {
         size_t before = plan->file_count, length = strlen(path);
         while (length > 1 && path[length - 1] == '/') length--;
         r = hr__path(folder, "%.*s", (int)length, path);
-        if (r == 0) r = walk_folder(plan, folder, 0);
+        if (r == 0) r = walk_folder(&(struct walk){plan, folder, NULL, info.device, info.inode, 0});
         if (r == 0 && plan->file_count == before)
             return hr__fail(-ENOENT, "cache: there is no .npy or .npz file in %s", path);
     } else if (r == 0) {

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from headrace import _core
+from headrace._base import code
 from headrace._base.attributes import own_attributes
 from headrace._base.help_key import help_on
 from headrace._base.lookup import static_dict, static_mro
@@ -80,11 +81,6 @@ def _named_parts(value: Any) -> list[tuple[str, Any]] | None:
     return [(f".{name}", part) for name, part, _ in own_attributes(value)] or None
 
 
-def _codes(code: types.CodeType) -> list[types.CodeType]:
-    inner = [part for part in code.co_consts if type(part) is types.CodeType]
-    return [code, *(one for part in inner for one in _codes(part))]
-
-
 def _functions_of(value: Any) -> list[types.FunctionType]:
     """Returns a function, that of a method, or the functions in the classes of an instance that is not a library's."""
     if type(value) is types.MethodType:
@@ -97,13 +93,9 @@ def _functions_of(value: Any) -> list[types.FunctionType]:
 
 def _outer_parts(function: types.FunctionType) -> list[tuple[str, Any]]:
     """Returns the containers in the closure of a function, and in the global variables that its code names."""
-    found = []
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-        with contextlib.suppress(ValueError):  # the cell is empty
-            found.append((f"{function.__module__}.{function.__qualname__}: {name}", cell.cell_contents))
-    names = dict.fromkeys(name for code in _codes(function.__code__) for name in code.co_names)
-    space = function.__globals__
-    found += [(f"{space.get('__name__')}.{name}", space[name]) for name in names if name in space]
+    place, module = f"{function.__module__}.{function.__qualname__}", function.__globals__.get("__name__")
+    found = [(f"{place}: {name}", part) for name, part in code.cells(function)]
+    found += [(f"{module}.{name}", part) for name, part in code.globals_named(function)]
     return [(path, part) for path, part in found if issubclass(type(part), _CONTAINERS)]
 
 

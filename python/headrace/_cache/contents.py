@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from types import GeneratorType
-from typing import Any
+from typing import Any, SupportsIndex
 
 from headrace import _core
 from headrace.frozen import _freeze
@@ -153,9 +153,17 @@ def _least_bytes(value: Any) -> int:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
-        return sum(int(getattr(item, "nbytes", 0)) for item in value[:10_000] if hasattr(type(item), "nbytes"))
-    size = getattr(value, "nbytes", 0) if hasattr(type(value), "nbytes") else 0
-    return size if isinstance(size, int) else 0
+        return sum(map(size_of, value[:10_000]))
+    return size_of(value)
+
+
+def size_of(value: Any) -> int:
+    """Returns the size of an array or a tensor, 0 if it has none: a sparse tensor raises an error."""
+    try:
+        size = value.nbytes if hasattr(type(value), "nbytes") else 0
+        return int(size) if isinstance(size, SupportsIndex) else 0
+    except Exception:
+        return 0
 
 
 def _advice(value: Any) -> str:

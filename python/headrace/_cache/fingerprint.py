@@ -8,6 +8,7 @@ code, a set in the order of its parts, and what cannot be pickled by its attribu
 
 from __future__ import annotations
 
+import contextvars
 import copyreg
 import functools
 import hashlib
@@ -15,20 +16,31 @@ import io
 import pickle
 import struct
 import sys
+import threading
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from headrace import _core
+from headrace._base import code
 from headrace._base.attributes import own_attributes
 from headrace._base.cores import usable_cores
 from headrace._base.lookup import static_dict, static_mro
 from headrace._cache import attached, contents, mapped_files
 from headrace._samples import tensor_parts
-from headrace._samples.kept_generators import is_generator
 
-REMEMBERING = type(functools.lru_cache(len))  # what functools.cache and lru_cache make of a function
+_SORTED = frozenset((str, bytes, int))
+# Objects that pickle refuses, each with what counts of it: nothing of a lock.
+_VIEWS: dict[type, Callable[[Any], Any]] = {
+    type(threading.Lock()): lambda lock: None,
+    type(threading.RLock()): lambda lock: None,
+    types.MappingProxyType: dict,
+    memoryview: lambda view: (view.format, view.shape, view.tobytes()),
+    weakref.ref: lambda reference: reference(),
+    contextvars.ContextVar: lambda variable: (variable.name, _current(variable)),
+}
 _PIECE_BYTES = 64 << 20  # of an array, between two looks at the progress
 
 
@@ -40,19 +52,11 @@ class Unknown(Exception):
     """Raised for an object that can be compared in no way, such as an open file. Its text is the object's class."""
 
 
-class WithoutGenerators:
-    """Base of values of which only some parts count, and of these not the random number generators."""
+class _Hashing(io.RawIOBase):
+    """Hashes bytes, up to a number. watch: is told how many were read."""
 
-    def fingerprint_parts(self) -> Any:
-        """Returns the parts."""
-        raise NotImplementedError
-
-
-class _Limited(io.RawIOBase):
-    """Passes bytes on, up to a number. watch: is told how many were read."""
-
-    def __init__(self, take: Callable[[Any], None], most: int, watch: Callable[[int], None] | None) -> None:
-        self.take, self.left, self.watch = take, most, watch
+    def __init__(self, most: int, watch: Callable[[int], None] | None) -> None:
+        self.hashed, self.left, self.watch = hashlib.blake2b(digest_size=8), most, watch
 
     def writable(self) -> bool:
         return True
@@ -67,27 +71,46 @@ class _Limited(io.RawIOBase):
     def write(self, data: Any) -> int:
         count = memoryview(data).nbytes
         self.count(count)
-        self.take(data)
+        self.hashed.update(data)
         return count
+
+
+def _current(variable: contextvars.ContextVar[Any]) -> tuple[Any, ...]:
+    try:
+        return (variable.get(),)
+    except LookupError:
+        return ()
 
 
 def _marker(*parts: Any) -> None:
     """Stands for an object in the bytes."""
 
 
+def _of_set(file: _Hashing, code_of: Callable[[Any], bytes | None], value: Any) -> Any:
+    """Returns a set by its parts in order. Pickle writes them in that of their hashes, which is another one in each
+    process."""
+    if len(kinds := set(map(type, value))) == 1 and kinds <= _SORTED:
+        return type(value).__name__, sorted(value)
+    return type(value).__name__, sorted(digest_of(one, file.left, code_of)[0] for one in value)
+
+
 class _Pickler(pickle.Pickler):
-    def __init__(self, file: _Limited, code_of: Callable[[Any], bytes | None], with_generators: bool) -> None:
-        super().__init__(file, 4)
-        self._file = file
+    """Writes one value."""
+
+    def __init__(self, most: int, watch: Callable[[int], None] | None, code_of: Callable[[Any], bytes | None]) -> None:
+        self.file = _Hashing(most, watch)
+        super().__init__(self.file, 4)
         self._code_of = code_of
-        self._with_generators = with_generators
+        self.persistent_id = _core.for_sets(  # type: ignore[method-assign]
+            functools.partial(_of_set, self.file, code_of)
+        )
 
     def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, REMEMBERING):
+        if isinstance(value, code.REMEMBERING):
             return _marker, ("remembering", value.__wrapped__)
         if isinstance(value, (types.FunctionType, type)):
-            code = None if value is _marker else self._code_of(value)
-            return NotImplemented if code is None else (_marker, ("code", code))
+            found = None if value is _marker else self._code_of(value)
+            return NotImplemented if found is None else (_marker, ("code", found))
         if type(value).__module__.partition(".")[0] == "numpy" or hasattr(value, "__array_finalize__"):
             found = self._of_array(value)
             if found is not None:
@@ -95,11 +118,12 @@ class _Pickler(pickle.Pickler):
         if hasattr(value, "untyped_storage") and hasattr(value, "layout"):
             return self._of_tensor(value)
         if isinstance(value, types.ModuleType):
-            return _marker, ("module", value.__name__)
-        if isinstance(value, WithoutGenerators):
-            return _marker, ("parts", fingerprint(value.fingerprint_parts(), self._code_of, False))
-        if not self._with_generators and is_generator(value):
-            return _marker, ("generator", type(value).__name__)
+            return _marker, ("module", value.__name__, self._code_of(value))
+        if isinstance(value, (set, frozenset)):  # of a class of its own; others are not asked for here
+            attributes = sorted((name, held) for name, held, _ in own_attributes(value))
+            return _marker, (type(value), _of_set(self.file, self._code_of, value), attributes)
+        if type(value) in _VIEWS:
+            return _marker, (type(value).__name__, _VIEWS[type(value)](value))
         return self._by_attributes(value)
 
     def _of_array(self, array: Any) -> Any:
@@ -126,14 +150,14 @@ class _Pickler(pickle.Pickler):
     def _digest_of(self, array: Any) -> bytes:
         """Reads an array of any size in pieces, without a copy of all of it."""
         hashed = hashlib.blake2b(digest_size=16)
-        if array.nbytes > self._file.left:
+        if array.nbytes > self.file.left:
             raise TooLarge
         for block in contents.blocks(array):
             data = contents.bytes_of(block)
             pieces = [data[at : at + _PIECE_BYTES] for at in range(0, data.nbytes, _PIECE_BYTES)]
             for digest in _digests_of(pieces):
                 hashed.update(digest)
-                self._file.count(_PIECE_BYTES if len(pieces) > 1 else data.nbytes)
+                self.file.count(_PIECE_BYTES if len(pieces) > 1 else data.nbytes)
         return hashed.digest()
 
     def _by_attributes(self, value: Any) -> Any:
@@ -177,29 +201,16 @@ def _strided() -> Any:
     return sys.modules["torch"].strided
 
 
-def write(
-    value: Any,
-    take: Callable[[Any], None],
-    most: int,
-    code_of: Callable[[Any], bytes | None],
-    with_generators: bool = True,
-    watch: Callable[[int], None] | None = None,
-) -> int:
-    """Passes the bytes of a value to `take`, and returns how many were read. code_of: returns the text of a function or
-    class of the user, None for others. Raises TooLarge, Unknown."""
-    limited = _Limited(take, most, watch)
+def digest_of(
+    value: Any, most: int, code_of: Callable[[Any], bytes | None], watch: Callable[[int], None] | None = None
+) -> tuple[str, int]:
+    """Returns a digest of the bytes of a value, and how many were read. code_of: returns a description of a function,
+    class or module of the user, None for others. Raises TooLarge, Unknown."""
     try:
-        if isinstance(value, (set, frozenset)):  # the pickler does not ask for sets; one within a list keeps its order
-            value = sorted(fingerprint(one, code_of, with_generators) for one in value)
-        _Pickler(limited, code_of, with_generators).dump(value)
+        pickler = _Pickler(most, watch, code_of)
+        pickler.dump(value)
     except (TooLarge, Unknown):
         raise
     except Exception as error:
         raise Unknown(f"{type(value).__module__}.{type(value).__qualname__}: {error}") from None
-    return most - limited.left
-
-
-def fingerprint(value: Any, code_of: Callable[[Any], bytes | None], with_generators: bool = True) -> bytes:
-    parts: list[bytes] = []
-    write(value, lambda data: parts.append(bytes(data)), sys.maxsize, code_of, with_generators)
-    return b"".join(parts)
+    return pickler.file.hashed.hexdigest(), most - pickler.file.left

@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import io
 import pickle
 import re
 from collections.abc import Callable
@@ -16,6 +17,21 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _READABLE = re.compile(r"[A-Za-z0-9_=,.' +-]{0,80}")
 _PLAIN = (type(None), bool, int, float, str)
+
+
+class _Pickler(pickle.Pickler):
+    """Writes sets in the order of their parts, because that of their hashes is another one in each process."""
+
+    def persistent_id(self, value: Any) -> Any:
+        if type(value) in (set, frozenset):
+            return type(value).__name__, sorted(map(_pickled, value))
+        return None
+
+
+def _pickled(value: Any) -> bytes:
+    file = io.BytesIO()
+    _Pickler(file, 4).dump(value)
+    return file.getvalue()
 
 
 def name_of_call(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -30,7 +46,7 @@ def name_of_call(name: str, function: Callable[..., Any], args: tuple[Any, ...],
     if all(isinstance(value, _PLAIN) for _, value in items) and _READABLE.fullmatch(text):
         return f"{name}({text})"
     try:
-        data = pickle.dumps(items, 4)
+        data = _pickled(items)
     except Exception as error:
         raise TypeError(
             f"headrace.cache.function: the arguments of {name} are part of its name in the cache, but they cannot be "
@@ -40,8 +56,8 @@ def name_of_call(name: str, function: Callable[..., Any], args: tuple[Any, ...],
 
 
 def decorate(call: Callable[..., Any], name: Any, version: object, options: dict[str, Any]) -> Callable[[Any], Any]:
-    """Returns the decorator. `call` is NamedCache._obtain; the arguments are part of the name, so only the function is
-    part of the stamp."""
+    """Returns the decorator. `call` is NamedCache._obtain; the values of arguments are part of the name, and their code
+    is part of the stamp."""
     if not isinstance(name, str):
         raise TypeError(
             'headrace.cache.function needs a name: write @headrace.cache.function("features") above the function'
@@ -52,7 +68,7 @@ def decorate(call: Callable[..., Any], name: Any, version: object, options: dict
         def cached(*args: Any, **kwargs: Any) -> Any:
             own_name = name_of_call(name, function, args, kwargs)
             build = functools.partial(function, *args, **kwargs) if args or kwargs else function
-            return call(own_name, build, function, version=version, **options)
+            return call(own_name, build, function, [args, kwargs], version=version, **options)
 
         return cached  # type: ignore[return-value]
 

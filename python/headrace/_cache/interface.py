@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import uuid
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from headrace import _core
 from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
-from headrace._cache import attached, building, contents, function, opening, stamps, writer
+from headrace._cache import attached, building, contents, digest, function, opening, stamps, writer
 from headrace._cache.opening import Root
 
 if TYPE_CHECKING:
@@ -190,6 +191,7 @@ class NamedCache:
         name: str,
         build: Callable[[], Any] | None,
         stamped: Callable[..., Any] | None,
+        arguments: Any = (),
         *,
         version: int | str,
         sources: stamps.Sources = (),
@@ -198,7 +200,7 @@ class NamedCache:
         timeout: float | None = None,
         root: Root = None,
     ) -> Any:
-        """Does what __call__ does. stamped: the function whose code belongs to the stamp."""
+        """Does what __call__ does. stamped: the function that belongs to the stamp. arguments: their code does, too."""
         if build is not None and not callable(build):
             raise TypeError(f"headrace.cache: build is a function without arguments, not {type(build).__name__}")
         name, text = opening.check_name(name), opening.check_version(version)
@@ -211,15 +213,17 @@ class NamedCache:
         cache = opening.open_cache(root)
         if build is None:
             return self._look_up(cache, name, text)
-        stamp = stamps.make(stamped, sources, version != 0)
+        stamp = stamps.make(stamped, sources, version != 0, arguments)
         cached = self._attach_current(cache, name, text, stamp)
         if cached is None:
 
             def make(space: _core.CacheBuild) -> str:
                 space.check_room(hint)
-                return contents.write(space, build(), hint)
+                meta = contents.write(space, build(), hint)
+                made = stamp.seen and digest.note_changes(stamp.seen, stamped, arguments, name)
+                return json.dumps({**json.loads(meta), "made": made}) if made else meta
 
-            cached = building.obtain(cache, name, text, stamp, "value", number, make, timeout=timeout)
+            cached = building.obtain(cache, name, text, stamp.text, "value", number, make, timeout=timeout)
         building.tell_attached(cache, cached)
         return attached.value_of(cache, cached)
 
@@ -231,12 +235,16 @@ class NamedCache:
         building.tell_attached(cache, cached)
         return attached.value_of(cache, cached)
 
-    def _attach_current(self, cache: _core.Cache, name: str, version: str, stamp: str) -> _core.Cached | None:
+    def _attach_current(self, cache: _core.Cache, name: str, version: str, stamp: stamps.Stamp) -> _core.Cached | None:
         """Attaches an object that has this stamp. If it exists and has another one, says why it is built again."""
         try:
-            cached = attached.attach_stamped(cache, name, version, stamp)
+            cached = attached.attach_stamped(cache, name, version, stamp.text)
+            if cached is None and stamp.without_folder is not None and stamp.seen is not None:
+                cached = attached.attach_stamped(cache, name, version, stamp.without_folder)
+                if cached is not None and attached.meta_of(cached).get("made") != stamp.seen.path:
+                    cached = None  # the path did not come with the object, so it may be what it is made from
             if cached is None and attached.attach(cache, name, version).info()["format"] != "shared":
-                self._tell_changes(name, cache.peek(name, version)[1], stamp)
+                self._tell_changes(name, cache.peek(name, version)[1], stamp.text)
             return cached
         except FileNotFoundError:
             return None
@@ -358,7 +366,7 @@ class NamedCache:
         path = os.path.abspath(os.fspath(path))
         if os.path.isdir(path) or path.endswith(".npz"):
             return self._add_files(name, path, text, opening.check_keep(keep), opening.open_cache(root))
-        stamp = stamps.make(None, path, False)
+        stamp = stamps.make(None, path, False).text
         cache = opening.open_cache(root)
         cached = building.obtain(
             cache, name, text, stamp, "file", opening.check_keep(keep), lambda space: contents.write_file(space, path)

@@ -3,12 +3,11 @@
 
 A sample is made by the first process that needs it, and read by the others where it is. The table of samples is an
 object of the cache; the library keeps it (headrace/cache_samples.h). This module checks that what is kept is right, and
-runs the random steps behind it.
+applies the function of the user that has the random steps.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import operator
 import os
@@ -21,24 +20,18 @@ from typing import Any
 
 from headrace import _core, _options
 from headrace._base import exception_text, lookup, pickling
-from headrace._base.help_key import help_on
 from headrace._base.units import in_units
 from headrace._base.warn import warn_user
-from headrace._cache import attached, building, opening, splitting, stamps, tables
+from headrace._cache import attached, building, opening, stamps, tables
 from headrace._cache.opening import Root
 from headrace._cache.tables import Handle
 from headrace._samples import checks, deferred
 from headrace._samples.compare import difference
-from headrace._samples.kept_generators import Own
 from headrace._samples.mixed import is_mixed
 from headrace._samples.prepared import PreparedDataset
 
 _LOOK_S = 0.01  # between two looks whether the check of another process has ended
 _UNFIT, _NO_ROOM = "cannot be pickled", "the budget is used up"
-_ADVICE = (
-    "If its random steps should run behind the cache, give them yourself: headrace.cache_samples(dataset, "
-    "transform=...), with a dataset that does not have them"
-)
 _told: set[str] = set()
 _warned = {"disabled": False}
 
@@ -63,7 +56,6 @@ def _of_process() -> dict[str, Any]:
         "note": None,
         "_table": None,
         "_ahead": _Ahead(),
-        "_lock": threading.RLock(),
         "_drawing": None,
         "_has_begun": False,
         "_knows_numpy": False,
@@ -78,29 +70,21 @@ class CachedSamples(PreparedDataset):
     dataset: Any
     transform: Callable[[Any], Any] | None
     _shown: Any
-    _division: Any
-    _first: Any
     _count: int
     _handle: Handle | None
-    _whole: Handle | None
     _table: _core.Samples | None
     _drawing: checks.Drawing | None
     _has_begun: bool
     _knows_numpy: bool
     _knows_torch: bool
 
-    def __init__(
-        self, dataset: Any, division: splitting.Division | None, transform: Callable[[Any], Any] | None
-    ) -> None:
+    def __init__(self, dataset: Any, transform: Callable[[Any], Any] | None) -> None:
         own = {
             "dataset": dataset,
             "transform": transform,
             "_shown": None,  # the dataset of a loader with the option cache
-            "_division": division,
-            "_first": None if division is None else splitting.First(division),
             "_count": len(dataset),
             "_handle": None,  # None: not cached
-            "_whole": None,  # of the table for samples of the whole transform, if it was divided
         }
         vars(self).update(own, **_of_process())
 
@@ -192,7 +176,7 @@ class CachedSamples(PreparedDataset):
         number = self._number_of(index)
         table = self._checked()
         if number is None or table is None:
-            return self._make_whole(index)  # which has no marks for a divided transform
+            return self._make(index)
         ahead = self._ahead.made.pop(number, NotImplemented)
         if type(ahead) is _Failure:
             raise ahead.error
@@ -202,37 +186,9 @@ class CachedSamples(PreparedDataset):
         return table.get(number, self._maker_of(index))
 
     def _make(self, index: Any) -> Any:
-        """Makes a sample as it is kept: without the steps behind the cache."""
-        if self._division is None:
-            return self._make_whole(index)
-        try:
-            return self._make_first(index)
-        except checks.NotProved as why:
-            raise checks.SamplesDiffer(
-                f"headrace: cache= has divided the transform of the dataset in front of its first random step, but "
-                f"sample {index!r} shows that it must not be divided: {why}. {_ADVICE}" + help_on("random-samples")
-            ) from why
-
-    def _make_whole(self, index: Any) -> Any:
-        with contextlib.nullcontext() if self._division is None else self._lock, deferred.made_at_once():
+        """Makes a sample as it is kept."""
+        with deferred.made_at_once():
             return checks.settled(self._get(index))
-
-    def _make_first(self, index: Any) -> Any:
-        first = self._first
-        with self._lock, splitting.doing_first(self.dataset, self._division, first), deferred.made_at_once():
-            try:
-                sample = self._get(index)
-            except Exception:
-                first.check_not_used()
-                raise
-            return checks.settled(first.marks_of(sample))
-
-    def _make_divided(self, index: Any) -> Any:
-        """Makes a sample in both parts, without the table."""
-        with self._lock:
-            sample = self._make_first(index)
-            self._first.check_not_kept()
-        return self._behind(sample)
 
     def _behind(self, sample: Any) -> Any:
         return sample if self.transform is None else self.transform(sample)
@@ -282,96 +238,46 @@ class CachedSamples(PreparedDataset):
         table, number = self._checked(), self._number_of(index)
         if table is None or number is None:
             raise KeyError(f"headrace: sample {index!r} is not in the cache")
-        sample = table.view(number)
-        return sample if self._division is None else splitting.unmarked(sample)
+        return table.view(number)
 
     # ---- is it right? ----
 
     def begin(self, is_first: bool) -> None:
-        if self._division is not None:
-            splitting.check_unchanged(self.dataset, self._division)
         table = self._open()
         if table is not None:
             state = _ended_check(table)
             if state == _core.SAMPLES_CHECK:
-                state = self._check(table)
-            elif state == _core.SAMPLES_RIGHT and is_first:
+                self._check(table)
+            elif state == _core.SAMPLES_WRONG:
+                raise checks.SamplesDiffer(checks.say_random(str(self.name), "that was found before", self.dataset))
+            elif is_first:
                 self._compare_again(table)
-            if state == _core.SAMPLES_WRONG:
-                self._use_whole(is_first)
         self._has_begun = True
 
-    def _use_whole(self, is_first: bool) -> None:
-        """Goes on without a division, which was found to be wrong. Raises SamplesDiffer if there was none."""
-        if self._division is None:
-            raise checks.SamplesDiffer(checks.say_random(str(self.name), "that was found before"))
-        self._undivide()
-        self.begin(is_first)
-
-    def _undivide(self) -> None:
-        self.transform = self._division = self._first = self._table = None
-        self._handle, self._whole = self._whole, None
-
     def _draws(self) -> checks.Drawing:
-        """Returns what is known of the dataset's random numbers, which stays if its transform is not divided."""
+        """Returns what is known of the dataset's random numbers."""
         if self._drawing is None:
-            unused = Own(splitting.unused_draws_of(self.dataset))
-            self._drawing = checks.Drawing(Own(self.dataset), self._count, unused)
+            self._drawing = checks.Drawing(self.dataset, self._count)
         return self._drawing
 
-    def _check(self, table: _core.Samples) -> int:
-        """Checks a new table, and returns SAMPLES_RIGHT, or SAMPLES_WRONG if the transform must not be divided."""
+    def _check(self, table: _core.Samples) -> None:
+        """Checks a new table."""
         result = _core.SAMPLES_CHECK
         try:
-            result = self._find_out(table)
+            kept = lambda index: table.get(index, self._make)  # noqa: E731
+            checks.check_not_random(kept, self._make, str(self.name), self._draws())
+            result = _core.SAMPLES_RIGHT
         except checks.SamplesDiffer:
             result = _core.SAMPLES_WRONG
             raise
         finally:
             table.end_check(result)
-            if result == _core.SAMPLES_WRONG and self._division is None:
+            if result == _core.SAMPLES_WRONG:
                 self.drop()  # samples that were kept meanwhile are not right
-        return result
-
-    def _find_out(self, table: _core.Samples) -> int:
-        drawing, name = self._draws(), str(self.name)
-        try:
-            if self._division is not None:
-                checks.prove_division(self._make_whole, self._make_divided, self._count, drawing)
-            kept = lambda index: table.get(index, self._make)  # noqa: E731
-            checks.check_not_random(kept, self._make, self._count, name, drawing)
-        except (checks.NotProved, checks.SamplesDiffer) as why:
-            if self._division is None:
-                raise
-            building.say(f"cache {name}: the transform of the dataset is not divided: {_reason_of(why)}. {_ADVICE}")
-            return _core.SAMPLES_WRONG
-        return _core.SAMPLES_RIGHT
 
     def _compare_again(self, table: _core.Samples) -> None:
-        drawing, name, version = self._draws(), str(self.name), str(self._handle and self._handle[2])
-        checks.check_not_stale(self._make, table.view, self._count, name, version, drawing.own)
-        if self._division is None:
-            return
-        try:  # another job, whose other steps run behind the cache, may have made the table
-            kept = lambda index: self._behind(table.get(index, self._make))  # noqa: E731
-            checks.prove_division(self._make_whole, kept, self._count, drawing, 1)
-        except checks.NotProved as why:
-            raise checks.SamplesDiffer(
-                f"headrace: the cache of '{name}' has samples of a divided transform, which are not those of this "
-                f"dataset: {why}. {_ADVICE}" + help_on("samples-differ")
-            ) from why
-
-    def _follow(self) -> _core.Samples | None:
-        """Returns the table. Another process may have found that the transform must not be divided."""
-        table = self._open()
-        if table is not None and self._division is not None:
-            state = table.begin_check()
-            if state == _core.SAMPLES_CHECK:
-                table.end_check(_core.SAMPLES_CHECK)
-            elif state == _core.SAMPLES_WRONG:
-                self._undivide()
-                table = self._open()
-        return table
+        name, version = str(self.name), str(self._handle and self._handle[2])
+        checks.check_not_stale(self._make, table.view, name, version, self._draws())
 
     # ---- for the user ----
 
@@ -384,7 +290,7 @@ class CachedSamples(PreparedDataset):
         expected_hit_rate: the share of reads that will find their sample, if each epoch reads all samples once. With a
         DistributedSampler over several machines, this machine fills only what its ranks have read.
         """
-        table = self._follow()
+        table = self._open()
         if table is None:
             return {"samples": self._count, "ready": 0, "why": _why_not() or "the samples are not cached"}
         found = table.report()
@@ -427,9 +333,8 @@ class CachedSamples(PreparedDataset):
 
     def drop(self) -> None:
         """Removes the samples from the cache. Processes that use them keep them until they end."""
-        for handle in (self._handle, self._whole):
-            if handle is not None:
-                tables.remove(handle)
+        if self._handle is not None:
+            tables.remove(self._handle)
 
 
 # ---- making one ----
@@ -440,10 +345,6 @@ def _ended_check(table: _core.Samples) -> int:
     while (state := table.begin_check()) == _core.SAMPLES_CHECKING:
         time.sleep(_LOOK_S)
     return state
-
-
-def _reason_of(why: Exception) -> str:
-    return str(why) if isinstance(why, checks.NotProved) else "without its random steps it is random still"
 
 
 def _dump(value: object) -> tuple[bytes, list[Any]]:
@@ -483,7 +384,7 @@ def _warn_not_cached(why: str) -> None:
         warn_user(f"headrace.cache_samples: {why}, so each process makes its own samples")
 
 
-def _tell(samples: CachedSamples, cache: _core.Cache, cached: _core.Cached, rest: splitting.Rest | None) -> None:
+def _tell(samples: CachedSamples, cache: _core.Cache, cached: _core.Cached) -> None:
     """One line for each object that this process uses."""
     info = cached.info()
     if info["id"] in _told or not building.is_main_process():
@@ -495,10 +396,8 @@ def _tell(samples: CachedSamples, cache: _core.Cache, cached: _core.Cached, rest
     count = len(cache.claims(info["id"]))
     jobs = f", used by {count} processes" if count > 1 else ""
     where = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(info["path"]))))
-    text = f"cache {name}: up to {in_units(found['budget'])} of {found['samples']:,} samples in {where}{jobs}, {share}"
-    if rest is not None:
-        text += f"; {', '.join(rest.names)} run behind the cache"
-    building.say(text)
+    size = in_units(found["budget"])
+    building.say(f"cache {name}: up to {size} of {found['samples']:,} samples in {where}{jobs}, {share}")
 
 
 def cache_samples(
@@ -521,9 +420,8 @@ def cache_samples(
     Args:
         dataset: an object with `__getitem__` and `__len__`.
         budget: bytes, or a text such as "40G". "auto": four fifths of what this machine has room for now.
-        transform: a function that is applied to each sample behind the cache: the random steps. Without it, a Compose
-            of known steps (torchvision, MONAI, albumentations) in the attribute `transform` of the dataset is divided
-            in front of its first random step.
+        transform: a function that is applied to each sample behind the cache: the random steps, which the dataset must
+            not have then. It gets a whole sample, such as an image and its label.
         name: of the samples in the cache. None: made from the class and the attributes of the dataset, so that jobs
             with the same dataset share them. version: part of the name. sources: files and folders; samples are made
             again if one of them changes.
@@ -543,25 +441,16 @@ def cache_samples(
         opening.check_version(version),
         opening.check_keep(keep),
     )
-    division = splitting.division_of(dataset) if transform is None else None
-    rest = None if division is None else splitting.Rest(division)
-    samples = CachedSamples(dataset, division, transform if rest is None else rest)
+    samples = CachedSamples(dataset, transform)
     cache = _cache_or_none(root)
     if cache is None:
-        if division is not None:
-            samples._undivide()
         return samples
     cache.sweep()
-    names = tables.names_of(dataset, division, samples._first, name, sources)
-    handles = []
-    for label, stamp in names:
-        cached = tables.obtain(cache, label, text, stamp, kept, len(dataset), size)
-        tables.keep(dataset, cached)
-        handles.append(tables.handle_of(cache, cached, text, root))
-        if len(handles) == 1:
-            samples._handle = handles[0]
-            _tell(samples, cache, cached, rest)
-    samples._whole = handles[1] if len(handles) > 1 else None
+    label, stamp = tables.name_of(dataset, name, text, sources)
+    cached = tables.obtain(cache, label, text, stamp, kept, len(dataset), size)
+    tables.keep(dataset, cached)
+    samples._handle = tables.handle_of(cache, cached, text, root)
+    _tell(samples, cache, cached)
     return samples
 
 

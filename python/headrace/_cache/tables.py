@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of the cache that have the samples of a dataset: how they are named, obtained, kept and removed.
-
-A dataset whose transform is divided has two: one for its first steps, and one for samples of the whole transform, which
-stays empty unless the division is found to be wrong.
-"""
+"""The tables of the cache that have the samples of a dataset: how they are named, obtained, kept and removed."""
 
 from __future__ import annotations
 
@@ -18,11 +14,10 @@ import weakref
 from typing import Any
 
 from headrace import _core
-from headrace._cache import building, digest, opening, splitting, stamps
+from headrace._cache import building, digest, opening, stamps
 from headrace._cache.opening import Root
 
 SUFFIX = ".samples"  # of the names of such objects, so that no other data has them
-_WHOLE = "-whole"
 _FORMAT = "samples"
 Handle = tuple[str | None, str, str, str]  # root, name, version, id
 _kept: dict[int, _core.Cached] = {}  # one for each dataset: so that keep="job" means the dataset, and not a loader
@@ -32,48 +27,16 @@ _numbers = itertools.count()
 # ---- names ----
 
 
-def names_of(
-    dataset: Any, division: splitting.Division | None, first: Any, name: str | None, sources: stamps.Sources
-) -> list[tuple[str, str]]:
-    """Returns the name and the stamp of each table: what the samples are made from, as text."""
-    seen, unknown = _seen_in(dataset, division, first)
+def name_of(dataset: Any, name: str | None, version: str, sources: stamps.Sources) -> tuple[str, str]:
+    """Returns the name and the stamp of a table: what the samples are made from, as text."""
+    seen, unknown = digest.seen_in(dataset, version != "0")
     looked = stamps.look_at_sources(sources)
-    stamp = _stamp(looked, seen, len(dataset))
-    label = opening.check_name(name) if name is not None else _default_name(dataset, stamp, unknown)
-    found = [(label, stamp)]
-    if division is not None:
-        more, others = digest.seen_in(division.compose)
-        whole = _stamp(looked, seen | {f"the whole transform: {part}": one for part, one in more.items()}, len(dataset))
-        if name is None and not unknown and not others:
-            label = _default_name(dataset, whole, [])
-        elif name is None and not unknown:
-            label = _own_name(dataset)
-        found.append((label + _WHOLE, whole))
-    return found
-
-
-def _seen_in(dataset: Any, division: splitting.Division | None, first: Any) -> tuple[dict[str, str], list[str]]:
-    """Returns the parts that the samples are made from, each with a digest, and those that cannot be compared."""
-    seen: dict[str, str] = {}
-    unknown: list[str] = []
-    with contextlib.nullcontext() if division is None else splitting.doing_first(dataset, division, first):
-        for part in {id(one): one for one in (dataset, splitting.inner_of(dataset))}.values():
-            more, others = digest.seen_in(part)
-            seen.update(more)
-            unknown += others
-    return seen, unknown
-
-
-def _stamp(looked: Any, seen: dict[str, str], count: int) -> str:
-    return json.dumps({"sources": looked, "function": seen, "samples": count}, sort_keys=True)
+    stamp = json.dumps({"sources": looked, "function": seen, "samples": len(dataset)}, sort_keys=True)
+    return opening.check_name(name) if name is not None else _default_name(dataset, stamp, unknown), stamp
 
 
 def _word_of(dataset: Any) -> str:
     return "".join(letter if letter.isalnum() else "-" for letter in type(dataset).__name__)[:60]
-
-
-def _own_name(dataset: Any) -> str:
-    return f"{_word_of(dataset)}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def _default_name(dataset: Any, stamp: str, unknown: list[str]) -> str:
@@ -85,7 +48,7 @@ def _default_name(dataset: Any, stamp: str, unknown: list[str]) -> str:
         f"cache: the samples of {type(dataset).__name__} are not shared with other jobs, because {unknown[0]} cannot "
         "be compared; headrace.cache_samples(dataset, name=...) shares them"
     )
-    return _own_name(dataset)
+    return f"{_word_of(dataset)}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 # ---- objects ----

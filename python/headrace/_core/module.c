@@ -94,6 +94,10 @@ static PyMethodDef methods[] = {
      "private_share(object, paths, seed) -> (bytes, private_bytes, pages, private_pages)\n\nEstimates how much memory "
      "the parts of an object take, and how much of it only this process has. It follows `paths` random paths through "
      "the object, drawn from the seed, and writes to no part of it. Raises OSError without /proc."},
+    {"for_sets", walk_for_sets, METH_O,
+     "for_sets(called) -> function\n\nReturns a function for pickle.Pickler.persistent_id: it calls `called` with a "
+     "set "
+     "or frozenset, and returns None for any other value."},
     {"machine", machine_look, METH_NOARGS,
      "machine() -> dict\n\nReturns the fields of struct hr_machine. None: no limit, or not known."},
     {"private_bytes", machine_private_bytes, METH_NOARGS,

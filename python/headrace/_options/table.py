@@ -177,8 +177,8 @@ class Options:
         checks.check_cache,
         """keep the samples of a map-style dataset in memory that all workers, ranks and jobs of this machine
         share, up to so many bytes ("40G"; "auto": what the machine has room for), so that each is made once: see
-        headrace.cache_samples. Random steps have to run behind the cache: those of a transform that headrace knows do,
-        otherwise use headrace.cache_samples(dataset, transform=...). `report()` has what was kept under "cache".""",
+        headrace.cache_samples. Random steps have to run behind the cache: give them to
+        headrace.cache_samples(dataset, transform=...). `report()` has what was kept under "cache".""",
         iterable="cache= needs a map-style dataset (one with __getitem__ and __len__), but this dataset is iterable",
     )
     freeze: bool = _row(

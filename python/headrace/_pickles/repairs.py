@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from multiprocessing import reduction
 from typing import Any
 
+from headrace._base.code import globals_named
 from headrace._pickles import main_script, reasons
 from headrace._pickles.reports import Finding, Report
 
@@ -29,12 +30,6 @@ _VIEWS = (type(_NOTHING.keys()), type(_NOTHING.values()), type(_NOTHING.items())
 
 
 # ---- functions by value ----
-
-
-def _names_in(code: types.CodeType) -> set[str]:
-    """Returns the names that a function, or a function inside it, may look up in its globals."""
-    inner = (one for one in code.co_consts if isinstance(one, types.CodeType))
-    return set(code.co_names).union(*map(_names_in, inner))
 
 
 def is_lost(function: types.FunctionType) -> bool:
@@ -48,9 +43,9 @@ def _lost_globals(function: types.FunctionType) -> dict[str, Any]:
     """Returns the globals of the function that will be missing in a worker's main module."""
     if not reasons.is_mains(function):
         return {}
-    own, path = function.__globals__, main_script.path_of_main()
-    names = (name for name in _names_in(function.__code__) if name in own)
-    return {name: own[name] for name in names if not path or main_script.is_guarded(path, name)}
+    path = main_script.path_of_main()
+    own = globals_named(function)
+    return {name: value for name, value in own if not path or main_script.is_guarded(path, name)}
 
 
 def _contents(cell: types.CellType) -> tuple[Any, ...]:

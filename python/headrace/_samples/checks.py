@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that a dataset gives the same sample each time, that kept samples are those of the dataset, and that a divided
-transform gives the samples of the whole one.
+"""Checks that a dataset gives the same sample each time, and that kept samples are those of the dataset.
 
 They make samples of the dataset. Afterwards all random number generators are as they were: those that all code shares,
 and those that the dataset and its transforms have of their own.
@@ -14,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from headrace._base import exception_text
+from headrace._base import lookup
 from headrace._base.help_key import help_on
 from headrace._samples import random_numbers
 from headrace._samples.compare import difference
@@ -26,17 +25,10 @@ _LEAST = 2  # of these are compared however long they take
 _MOST_S = 3.0
 _STALE = 2  # samples of a table that exists
 _TRIED = 64  # to find them
-_DIVIDED = 8  # samples that are compared before a transform is divided
-_DIVIDED_S = 1.5
 
 
 class SamplesDiffer(ValueError):
     """A dataset whose samples are cached gave another sample than before."""
-
-
-class NotProved(Exception):
-    """Raised if it is not certain that a divided transform gives the samples of the whole one. Its text is the
-    reason."""
 
 
 def settled(sample: Any) -> Any:
@@ -77,13 +69,26 @@ def _all_kept(own: Own) -> Iterator[None]:
         yield
 
 
-def say_random(name: str, why: str) -> str:
+def say_random(name: str, why: str, dataset: Any) -> str:
+    steps = _steps_of(dataset)
     return (
-        f"headrace: the samples of '{name}' cannot be cached, because they are random: {why}. Leave the random steps "
+        f"headrace: the samples of '{name}' cannot be cached, because they are random: {why}. "
+        f"{f'The transform of the dataset is {steps}. ' if steps else ''}Leave the random steps "
         "out of the dataset, and give them to the cache, which applies them to each sample that it returns: "
         "headrace.cache_samples(dataset_without_them, transform=random_steps), where random_steps(sample) gets a whole "
         "sample. Or leave out cache=" + help_on("random-samples")
     )
+
+
+def _steps_of(dataset: Any) -> str:
+    """Returns the names of the steps, if the dataset, or the one that it is a Subset of, has a Compose as transform."""
+    transform = lookup.attribute(dataset, "transform")
+    if transform is None and type(dataset).__name__ == "Subset":
+        return _steps_of(lookup.attribute(dataset, "dataset"))
+    steps = lookup.attribute(transform, "transforms")
+    if type(transform).__name__ != "Compose" or not isinstance(steps, (list, tuple)):
+        return ""
+    return ", ".join(getattr(step, "__name__", None) or type(step).__name__ for step in steps)
 
 
 # ---- random samples ----
@@ -107,12 +112,11 @@ def _has_drawn(run: _Run, other: _Run) -> bool:
 
 class Drawing:
     """Finds out whether the samples of a dataset draw random numbers. Such numbers may have made no difference now, and
-    make one the next time. count: of the samples. ignored: the generators of a transform that draws numbers and does
-    not use them."""
+    make one the next time. count: of the samples."""
 
-    def __init__(self, own: Own, count: int, ignored: Own | None = None) -> None:
-        self.own = own
-        self._ignored = ignored
+    def __init__(self, dataset: Any, count: int) -> None:
+        self.dataset, self.count = dataset, count
+        self.own = Own(dataset)
         self._most = min(_LEAST, count)
         self._first_only = 0  # samples that have drawn only when they were made first, as from a memory of their own
 
@@ -124,11 +128,7 @@ class Drawing:
         return _Run(make(index), before, self._states())
 
     def _states(self) -> dict[Any, Any]:
-        return {**random_numbers.states(), **self.own.states(self._ignored)}
-
-    def count_first(self, first: _Run, again: _Run) -> None:
-        """Counts a sample that has drawn only when it was made first."""
-        self._first_only += _has_drawn(first, again)
+        return {**random_numbers.states(), **self.own.states()}
 
     def draws(self, first: _Run, second: _Run, make: Callable[[int], Any], index: int) -> bool:
         """Returns True if a sample draws, after it was made twice. Another thread may have drawn meanwhile, so it has
@@ -136,7 +136,7 @@ class Drawing:
         if not _has_drawn(second, first):
             if not is_same(first.before, first.after):
                 # Its own generators are where the first run has left them, whether they were seeded or not used.
-                self.count_first(first, self.run(make, 3, index, True))
+                self._first_only += _has_drawn(first, self.run(make, 3, index, True))
             return self._first_only >= self._most
         third = self.run(make, 3, index)
         return _has_drawn(third, second) and _has_drawn(self.run(make, 4, index), third)
@@ -148,19 +148,17 @@ def _check_sample(
     first, second = drawing.run(kept, 1, index), drawing.run(make, 2, index)
     # What is kept, because the dataset may return the same object each time, with other values.
     if where := _differs(kept(index), second.sample):
-        raise SamplesDiffer(say_random(name, f"sample {index} was made twice, and differs ({where})"))
+        raise SamplesDiffer(say_random(name, f"sample {index} was made twice, and differs ({where})", drawing.dataset))
     if drawing.draws(first, second, make, index):
-        raise SamplesDiffer(say_random(name, f"sample {index} draws random numbers when it is made"))
+        raise SamplesDiffer(say_random(name, f"sample {index} draws random numbers when it is made", drawing.dataset))
 
 
-def check_not_random(
-    kept: Callable[[int], Any], make: Callable[[int], Any], count: int, name: str, drawing: Drawing
-) -> None:
+def check_not_random(kept: Callable[[int], Any], make: Callable[[int], Any], name: str, drawing: Drawing) -> None:
     """Makes samples again with other random numbers, and raises SamplesDiffer if they differ, or if they draw any.
     kept: returns a sample of the table, and makes it if it is not there."""
     end = time.monotonic() + _MOST_S
     with _all_kept(drawing.own):
-        for done, index in enumerate(spread(count, _COMPARED)):
+        for done, index in enumerate(spread(drawing.count, _COMPARED)):
             if done >= _LEAST and time.monotonic() > end:
                 return
             try:
@@ -169,55 +167,6 @@ def check_not_random(
                 raise
             except Exception:  # the loader raises it, or skips the sample
                 continue
-
-
-# ---- a divided transform ----
-
-
-def _compare_ways(whole: Callable[[int], Any], divided: Callable[[int], Any], index: int, drawing: Drawing) -> None:
-    """Makes a sample in both ways, each with the same random numbers. Raises NotProved unless both give the same
-    sample, and leave the generators at the same place. Raises the exceptions of the whole way."""
-
-    def run(make: Callable[[int], Any]) -> _Run:
-        with _all_kept(drawing.own):
-            return drawing.run(make, 1, index)
-
-    one, again = run(whole), run(whole)
-    drawing.count_first(one, again)
-    if where := _differs(one.sample, again.sample):
-        raise NotProved(
-            f"sample {index} differs ({where}) each time it is made, although all random number generators that "
-            "headrace can find were the same"
-        )
-    try:
-        other = run(divided)
-    except NotProved:
-        raise
-    except Exception as error:
-        raise NotProved(exception_text.in_words(error)) from error
-    if where := _differs(one.sample, other.sample):
-        raise NotProved(f"sample {index} is another one then ({where})")
-    if not is_same(one.after, other.after) or not is_same(one.after, again.after):
-        raise NotProved(f"sample {index} draws other random numbers then")
-
-
-def prove_division(
-    whole: Callable[[int], Any], divided: Callable[[int], Any], count: int, drawing: Drawing, most: int = _DIVIDED
-) -> None:
-    """Compares up to `most` samples of a divided transform with those of the whole one. Raises NotProved."""
-    end, proved = time.monotonic() + _DIVIDED_S, 0
-    for index in spread(count, _TRIED):
-        if proved >= most or (proved >= _LEAST and time.monotonic() > end):
-            return
-        try:
-            _compare_ways(whole, divided, index, drawing)
-        except NotProved:
-            raise
-        except Exception:  # the loader raises it, or skips the sample
-            continue
-        proved += 1
-    if not proved and count:
-        raise NotProved("no sample could be made to compare")
 
 
 # ---- samples that are kept ----
@@ -234,12 +183,12 @@ def say_stale(name: str, index: int, where: str, version: str) -> str:
 
 
 def check_not_stale(
-    make: Callable[[int], Any], kept: Callable[[int], Any], count: int, name: str, version: str, own: Own
+    make: Callable[[int], Any], kept: Callable[[int], Any], name: str, version: str, drawing: Drawing
 ) -> None:
     """Makes some samples that are kept again, and raises SamplesDiffer if they differ."""
     compared = 0
-    with _all_kept(own):
-        for index in random.Random().sample(range(count), min(_TRIED, count)):
+    with _all_kept(drawing.own):
+        for index in random.Random().sample(range(drawing.count), min(_TRIED, drawing.count)):
             try:
                 before = kept(index)
                 now = make(index)

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds all random number generators that a dataset and its transforms have of their own, and puts them back.
 
-own_generators.py searches often, in workers, and looks at the first entries of large containers only. Here a proof
+own_generators.py searches often, in workers, and looks at the first entries of large containers only. Here a check
 depends on it, so everything is looked at, once for each table of samples. The checks of cached samples make samples
 more than once. Afterwards each generator must be as it was, or the first worker would load other samples than without
-a cache; and two ways to make a sample can only be compared if both draw the same numbers. The default generators that
-all code shares are those of random_numbers.
+a cache. The default generators that all code shares are those of random_numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from headrace._base import lookup, users_code
+from headrace._base import code, lookup, users_code
 from headrace._base.attributes import own_attributes
 from headrace._samples import generator_kinds
 
@@ -109,15 +108,10 @@ class Own:
         if not users_code.is_users(function.__code__.co_filename):
             return []
         used: list[Any] = [function.__defaults__, function.__kwdefaults__, vars(function)]
-        for cell in function.__closure__ or ():
-            with contextlib.suppress(ValueError):  # the variable is not set yet
-                used.append(cell.cell_contents)
-        codes = [function.__code__]
-        while codes:
-            code = codes.pop()
-            used += _named_in(code, function.__globals__)
-            self._holders.append(_Holder(function.__globals__, code.co_names))
-            codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+        used += [value for _, value in code.cells(function)]
+        for one in code.codes(function.__code__):
+            used += _named_in(one.co_names, function.__globals__)
+            self._holders.append(_Holder(function.__globals__, one.co_names))
         return used
 
     def generators(self) -> list[Any]:
@@ -129,10 +123,9 @@ class Own:
                 found |= {id(value): value for value in values if self._is_generator(value)}
         return list(found.values())
 
-    def states(self, ignored: Own | None = None) -> dict[int, Any]:
-        """Returns the states of the generators, by identity, without those that others have, too."""
-        left_out = set() if ignored is None else set(map(id, ignored.generators()))
-        return {id(one): generator_kinds.state_of(one) for one in self.generators() if id(one) not in left_out}
+    def states(self) -> dict[int, Any]:
+        """Returns the states of the generators, by identity."""
+        return {id(one): generator_kinds.state_of(one) for one in self.generators()}
 
     def seed(self, key: int) -> None:
         """Seeds the generators with 64 bits. Those that cannot be seeded stay as they are."""
@@ -192,12 +185,12 @@ def _entries_of(value: Any) -> list[Any]:
     return list(value.flat) if numpy is not None and lookup.is_a(value, numpy.ndarray) and value.dtype.hasobject else []
 
 
-def _named_in(code: types.CodeType, variables: dict[str, Any]) -> list[Any]:
-    """Returns the global variables that code names, and those of the user's modules that it may name."""
-    named = [variables[name] for name in code.co_names if name in variables]
+def _named_in(names: tuple[str, ...], variables: dict[str, Any]) -> list[Any]:
+    """Returns the global variables of these names, and those of the user's modules among them."""
+    named = [variables[name] for name in names if name in variables]
     for module in named[:]:
         if isinstance(module, types.ModuleType) and users_code.is_users(getattr(module, "__file__", None)):
-            named += [vars(module)[name] for name in code.co_names if name in vars(module)]
+            named += [vars(module)[name] for name in names if name in vars(module)]
     return named
 
 

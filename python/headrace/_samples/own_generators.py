@@ -19,6 +19,7 @@ from itertools import islice
 from types import BuiltinMethodType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
+from headrace._base import code
 from headrace._base.attributes import own_attributes
 from headrace._base.help_key import help_on
 from headrace._base.lookup import is_a, static_dict, static_mro
@@ -199,9 +200,7 @@ class Search:
         return [(name, part) for name, part in list(space.items()) if issubclass(type(part), self._classes)]
 
     def _of_function(self, path: str, function: Any) -> Iterator[tuple[str, Any]]:
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-            with contextlib.suppress(ValueError):  # the cell is empty
-                yield f"{path}.{name}", cell.cell_contents
+        yield from ((f"{path}.{name}", part) for name, part in code.cells(function))
         defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
         yield from ((f"{path}.default{at}", part) for at, part in enumerate(defaults))
         yield from ((f"{path}.{name}", part) for name, part in function.__dict__.items())
@@ -214,7 +213,7 @@ class Search:
         if _top(module) in _LIBRARIES or _top(module) in sys.stdlib_module_names:
             return
         is_users = _top(module) in self._own or not _is_installed(space)
-        names = {name: None for code in _codes(function.__code__) for name in code.co_names}
+        names = code.names(function.__code__)
         for name in names:
             part = space.get(name)
             if is_a(part, ModuleType) and is_users and _top(part.__name__) not in _LIBRARIES:
@@ -255,13 +254,6 @@ def _is_opened(cls: type) -> bool:
         return top in _OPENED
     torch = sys.modules.get("torch")
     return top not in _DATA and not (torch is not None and issubclass(cls, torch.Tensor))
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for part in code.co_consts:
-        if type(part) is CodeType:
-            yield from _codes(part)
 
 
 def _locals(generator: Any) -> list[tuple[str, Any]]:

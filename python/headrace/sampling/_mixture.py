@@ -94,6 +94,7 @@ class Mixture(IndexSequence):
     """
 
     __slots__ = ("_begin", "_newest", "dataset")
+    headrace_order_by_epoch = True  # its state is not needed to make the order again
     _whole: _Whole
     dataset: MixedDataset
 

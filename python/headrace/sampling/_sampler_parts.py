@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from headrace._base import lookup
+from headrace._base.code import cells, globals_named
 from headrace._base.help_key import help_on
 from headrace._samples.generator_kinds import kind_of, shared_generators, state_of
 
@@ -108,8 +109,8 @@ _UNKNOWN = "unknown"
 def _has_state(value: Any) -> bool:
     """Returns True for a sampler with a state that its order depends on. That of a headrace.Mixture comes from its
     settings and from set_epoch."""
-    is_mixture = type(value).__module__ == "headrace.sampling._mixture"
-    return not is_mixture and lookup.has_state(value) and lookup.has_special(value, "__iter__")
+    has_order = lookup.static(type(value), "headrace_order_by_epoch") is True
+    return not has_order and lookup.has_state(value) and lookup.has_special(value, "__iter__")
 
 
 class _Entries(int):
@@ -236,15 +237,10 @@ def _of_class(kind: type) -> Iterator[tuple[str, Any]]:
 
 def _globals_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     """Yields the generators, and the functions of the same module, that a function uses as global variables."""
-    codes = [function.__code__]
-    while codes:
-        code = codes.pop()
-        codes += [one for one in code.co_consts if isinstance(one, types.CodeType)]
-        for name in code.co_names:
-            value = function.__globals__.get(name)
-            is_helper = isinstance(value, types.FunctionType) and value.__module__ == function.__module__
-            if is_helper or kind_of(value):
-                yield f"<global>.{name}", value
+    for name, value in globals_named(function):
+        is_helper = isinstance(value, types.FunctionType) and value.__module__ == function.__module__
+        if is_helper or kind_of(value):
+            yield f"<global>.{name}", value
 
 
 def _parts_of_function(value: Any) -> Iterator[tuple[str, Any]]:
@@ -253,10 +249,6 @@ def _parts_of_function(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, types.FunctionType):
         yield from _globals_of(value)
         yield "defaults", value.__defaults__ or ()
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            try:
-                yield name, cell.cell_contents
-            except ValueError:  # the cell is empty
-                continue
+        yield from cells(value)
     else:
         yield "__self__", value.__self__

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import os
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import headrace
 import numpy as np
 import pytest
+import torch
 from headrace import _core
 
 needs_failpoints = pytest.mark.skipif(not _core.FAILPOINTS, reason="needs failpoints")
@@ -68,6 +70,39 @@ def test_data_that_cannot_be_shared_is_named() -> None:
         headrace.cache("frame", DataFrame)
     with pytest.raises(TypeError, match=r"obj\['lock'\]|\['f'\]"):
         headrace.cache("frame", lambda: {"f": open(os.devnull)})  # noqa: SIM115
+    assert headrace.cache.ls() == []
+
+
+LAYOUTS: dict[str, Callable[[Any], Any]] = {
+    "sparse_coo": lambda tensor: tensor.to_sparse(),
+    "sparse_csr": lambda tensor: tensor.to_sparse_csr(),
+    "sparse_csc": lambda tensor: tensor.to_sparse_csc(),
+    "sparse_bsr": lambda tensor: tensor.to_sparse_bsr((2, 2)),
+    "sparse_bsc": lambda tensor: tensor.to_sparse_bsc((2, 2)),
+    "mkldnn": lambda tensor: tensor.to_mkldnn(),
+    "nested": lambda tensor: torch.nested.nested_tensor([tensor, tensor[:1]]),
+    "jagged": lambda tensor: torch.nested.nested_tensor([tensor, tensor[:1]], layout=torch.jagged),
+    "without values": lambda tensor: tensor.to("meta"),
+    "with a gradient": lambda tensor: tensor.clone().requires_grad_(),
+    "size that raises": lambda tensor: type("Odd", (), {"nbytes": property(lambda self: 1 // 0), "__slots__": "a"})(),
+}
+
+
+@pytest.mark.usefixtures("root")
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning", "ignore:The PyTorch API of nested:UserWarning")
+@pytest.mark.parametrize("within", ["", "list", "dict", "pieces"])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_tensors_of_other_layouts_are_named(name: str, within: str) -> None:
+    """Each is a TypeError that says so, whatever torch raises when it is asked for its size."""
+    value = LAYOUTS[name](torch.eye(4))
+    wrap: dict[str, Callable[[], Any]] = {
+        "": lambda: value,
+        "list": lambda: [value],
+        "dict": lambda: {"x": value},
+        "pieces": lambda: (one for one in [value]),
+    }
+    with pytest.raises(TypeError, match="cannot be frozen"):
+        headrace.cache("name", wrap[within], version=1)
     assert headrace.cache.ls() == []
 
 

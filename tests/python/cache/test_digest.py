@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from headrace._cache import digest
+from headrace._cache import digest, parts
 
 HELPER = """
 SCALE = {scale}
@@ -29,7 +29,7 @@ def build():
 
 
 def seen(function: Any, has_version: bool = False) -> dict[str, str]:
-    return digest.seen_by(function, has_version)
+    return digest.seen_by(function, has_version).seen
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_digest_covers_instances() -> None:
 
 
 def test_large_values_need_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digest, "MOST_BYTES", 1000)
+    monkeypatch.setattr(parts, "MOST_BYTES", 1000)
     large = np.zeros(1000)
     with pytest.raises(ValueError, match=r"large is larger than 0 MiB.*give version="):
         seen(lambda: large)
@@ -92,14 +92,16 @@ def test_large_values_need_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_libraries_are_not_read() -> None:
-    assert set(seen(lambda: np.asarray(pathlib.Path()))) == {"test_libraries_are_not_read.<locals>.<lambda>"}
+    found = set(seen(lambda: np.asarray(pathlib.Path())))
+    own = "test_libraries_are_not_read.<locals>.<lambda>"
+    assert found == {own, "the version of numpy", "the version of python"}
 
 
 def test_code_that_names_code_at_any_depth_has_a_digest() -> None:
     space: dict[str, Any] = {}
     lines = ["def f0(): return 1"] + [f"def f{n}(): return f{n - 1}()" for n in range(1, 2000)]
     exec("\n".join(lines), space)
-    assert "f1990" in digest.seen_by(space["f1999"], False)
+    assert "f1990" in digest.seen_by(space["f1999"], False).seen
 
 
 def test_digest_is_the_same_with_any_order_of_hashes(tmp_path: pathlib.Path) -> None:
@@ -113,8 +115,8 @@ def test_digest_is_the_same_with_any_order_of_hashes(tmp_path: pathlib.Path) -> 
     code = (
         "from headrace._cache import digest; import users\n"
         'space = {}; exec(\'def typed(x): return x in {1.5, "a", "b", "c"}\', space)\n'
-        "print(digest.seen_by(users.build, False), digest.seen_by(users.keep, False),"
-        " digest.seen_by(space['typed'], False), digest.seen_in(users.Data()))"
+        "print(digest.seen_by(users.build, False).seen, digest.seen_by(users.keep, False).seen,"
+        " digest.seen_by(space['typed'], False).seen, digest.seen_in(users.Data()))"
     )
     found = {
         subprocess.run(

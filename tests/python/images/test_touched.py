@@ -27,6 +27,7 @@ import torch.utils.dlpack  # noqa: E402
 import torchvision.datasets  # noqa: E402
 from headrace import images  # noqa: E402
 from headrace.images import _deferred  # noqa: E402
+from headrace.images._proof import passed_on  # noqa: E402
 from headrace.torch import DataLoader  # noqa: E402
 from PIL import Image  # noqa: E402
 from torchvision import transforms as v1  # noqa: E402
@@ -348,6 +349,16 @@ def test_report_names_the_place_that_uses_images() -> None:
     assert f"8 made one by one, without threads: {place} uses them" in str(images.report(loader))
     list(loader := DataLoader(Folder(images.native(TRAIN), images.open), 4, num_workers=1))
     assert images.report(loader).alone == {}
+
+
+def test_python_that_is_not_known_makes_images_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = batches(Folder(TRAIN, Image.open), torch.utils.data.DataLoader)
+    monkeypatch.setattr(passed_on, "VERSION", (3, 99))
+    assert batches(Folder(images.native(TRAIN), images.open)) == expected
+    loader = DataLoader(Folder(images.native(TRAIN), images.open), 4, num_workers=1)
+    list(loader)
+    ((place, count),) = images.report(loader).alone.items()
+    assert place.startswith("CPython 3.99 is not known, so test_touched.py:") and count == 8
 
 
 def test_step_that_is_added_gets_an_ordinary_tensor() -> None:

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Datasets whose transform has random steps of many kinds, for the tests of divided transforms."""
+"""Datasets whose transform has random steps of many kinds, for the tests of cached samples."""
 
 from __future__ import annotations
 
 import random
-import types
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ _shared = np.random.default_rng(8)  # a generator that code names
 
 
 class Scale:
-    """A step that headrace does not know, and that is not random."""
+    """A step that is not random."""
 
     def __call__(self, x: Any) -> Any:
         return x * 1.5
@@ -93,13 +92,6 @@ def _label(x: Any, index: int, _: Any) -> Any:
     return x, index
 
 
-def _swallow(x: Any, index: int, _: Any) -> Any:
-    try:
-        return x * 2, index
-    except Exception:
-        return torch.zeros(1, 4, 4), index
-
-
 def _draw(x: Any, index: int, dataset: Any) -> Any:
     return x, index + float(dataset.generator.random() < 0.2)
 
@@ -107,13 +99,5 @@ def _draw(x: Any, index: int, dataset: Any) -> Any:
 AFTER: dict[str, Any] = {
     "": _label,
     "dict": lambda x, index, _: {"x": x, "n": [index]},
-    "item": lambda x, index, _: (x[0], index),
-    "length": lambda x, index, _: (x, index, len(x)),
-    "differs": lambda x, index, _: (x != 0, index),
-    "is a tensor": lambda x, index, _: (x, isinstance(x, torch.Tensor)),
-    "object": lambda x, index, _: (types.SimpleNamespace(x=x), index),
-    "left out": lambda x, index, _: index,
-    "some": lambda x, index, _: (x + 1 if index == 4 else x, index),
-    "swallows": _swallow,
     "draws after": _draw,
 }

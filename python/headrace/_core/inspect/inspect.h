@@ -10,6 +10,7 @@ extern PyTypeObject WalkerType;    /* _core.Walker, for headrace.doctor (walk.c)
 extern PyTypeObject OriginalsType; /* _core.Originals (originals.c) */
 extern PyTypeObject ExpansionType; /* the iterator that _core.Walker.expand returns */
 
+PyObject *walk_for_sets(PyObject *module, PyObject *called);  /* _core.for_sets (walk.c) */
 PyObject *growth_look(PyObject *module, PyObject *arguments); /* _core.private_share (growth.c) */
 PyObject *machine_look(PyObject *module, PyObject *ignored);  /* _core.machine (machine.c) */
 PyObject *machine_private_bytes(PyObject *module, PyObject *ignored);

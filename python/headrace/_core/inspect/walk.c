@@ -366,3 +366,14 @@ PyTypeObject WalkerType = {
     .tp_methods = methods,
     .tp_getset = properties,
 };
+
+static PyObject *call_with_set(PyObject *called, PyObject *value) {
+    if (!PyAnySet_CheckExact(value)) Py_RETURN_NONE;
+    return PyObject_CallFunctionObjArgs(called, value, NULL);
+}
+
+PyObject *walk_for_sets(PyObject *module, PyObject *called) {
+    static PyMethodDef method = {"for_sets", call_with_set, METH_O, NULL};
+    (void)module;
+    return PyCFunction_New(&method, called);
+}

@@ -10,7 +10,6 @@ from typing import Any
 from headrace import _core
 from headrace._base import lookup, pickling
 from headrace._base.units import in_units
-from headrace._cache import splitting
 from headrace._cache.samples import CachedSamples
 from headrace._samples import checks
 from headrace._samples.compare import difference
@@ -39,8 +38,7 @@ def check_caching(loader: Any) -> list[Observation]:
 
 
 def _measure(dataset: Any) -> list[Observation]:
-    division = splitting.division_of(dataset)
-    uncached = CachedSamples(dataset, division, None)  # makes samples as a cache would keep them
+    uncached = CachedSamples(dataset, None)  # makes samples as a cache would keep them
     numbers = checks.spread(len(dataset), _SAMPLES)
     seconds, size, random = 0.0, 0, ""
     with generators_kept():
@@ -57,13 +55,11 @@ def _measure(dataset: Any) -> list[Observation]:
     total, room = int(each * len(dataset)), memory_room(_core.machine())
     if made_s < _LEAST_S or speedup < _WORTH_IT or total > room:
         return []
-    return [_observe(made_s, speedup, total, room, random, division)]
+    return [_observe(made_s, speedup, total, room, random)]
 
 
-def _observe(made_s: float, speedup: float, total: int, room: int, random: str, division: Any) -> Observation:
+def _observe(made_s: float, speedup: float, total: int, room: int, random: str) -> Observation:
     text = f"Making a sample takes {1e3 * made_s:.2f} ms, and copying one from memory about 1/{speedup:.0f} of that."
-    if division is not None:
-        text += f" The steps from {splitting.name_of(division.rest[0])} on are random, and would run behind the cache."
     fix = 'cache="auto" in headrace.torch.DataLoader'
     if random:
         text += f" The samples are random ({random}), so the random steps have to run behind the cache."

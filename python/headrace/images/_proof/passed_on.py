@@ -4,12 +4,14 @@
 headrace.images uses it. A tensor whose values are not made yet looks like an ordinary one to most code, but not to all:
 its type is another one. So it may be seen only by functions that put it into tuples, named tuples, lists and dicts, and
 return or yield it. The bytecode says whether a function does. Instructions that are not known to do no more count as a
-use, so a new version of Python can make the proof fail, but not make it wrong.
+use. One that keeps its name and changes its meaning would make the proof wrong, so on versions of Python to which it
+was not ported every function counts as a use.
 """
 
 from __future__ import annotations
 
 import dis
+import sys
 from bisect import bisect_right
 from inspect import CO_VARARGS, CO_VARKEYWORDS
 from types import CodeType, FrameType
@@ -18,6 +20,8 @@ from typing import Any, NamedTuple
 from headrace._base.containers import only_holds
 from headrace.images._proof.stack import SUBSCRIPT, Used, at, effect, move, pop, taken_by_call
 
+_PORTED = frozenset((3, minor) for minor in range(10, 16))
+VERSION = sys.version_info[:2]
 _MOST_STATES = 2000
 _MOST_CODES = 4096
 _LOOKS_INTO_FRAMES = frozenset(("locals", "vars", "eval", "exec", "_getframe", "currentframe"))
@@ -41,11 +45,18 @@ class _State(NamedTuple):
     names: frozenset[str]
 
 
+def is_known() -> bool:
+    """Returns True if the meaning of this Python's instructions is known here."""
+    return VERSION in _PORTED
+
+
 _known: dict[int, tuple[CodeType, dict[int, frozenset[str] | None]]] = {}
 
 
 def is_passed_on(frame: FrameType) -> bool:
     """Returns True if the function of the frame only passes on the result of the call that it has begun."""
+    if not is_known():
+        return False
     code, last = frame.f_code, frame.f_lasti
     found = _known.get(id(code))
     if found is None:

@@ -16,7 +16,7 @@ from typing import Any
 from headrace._base import lookup
 from headrace._samples import deferred
 from headrace._tensors import torch_names
-from headrace.images._proof.passed_on import is_passed_on
+from headrace.images._proof import passed_on
 
 _READ = deferred.read.__code__
 # Packages whose functions pass samples on, or ask for the values of those in them first.
@@ -71,8 +71,12 @@ def touched_at() -> str:
     while frame is not None:
         if frame.f_code is _READ:
             return ""
-        if not (_is_trusted(frame) or is_passed_on(frame) or _is_at_its_end(frame, below)):
-            return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} ({frame.f_code.co_name})"
+        if not (_is_trusted(frame) or passed_on.is_passed_on(frame) or _is_at_its_end(frame, below)):
+            place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} ({frame.f_code.co_name})"
+            major, minor = passed_on.VERSION
+            return (
+                place if passed_on.is_known() else f"CPython {major}.{minor} is not known, so {place} counts as if it"
+            )
         below, frame = frame, frame.f_back  # type: ignore[assignment]
     return "code outside a loader"
 
