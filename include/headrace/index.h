@@ -44,7 +44,7 @@ enum hr_damage {
 };
 
 /* The version of the serial form; the most names of fields in a file; how many counts a file has room for. */
-enum { HR_INDEX_VERSION = 1, HR_FIELDS_MOST = 4096, HR_INDEX_COUNTS = 8 };
+enum { HR_INDEX_VERSION = 2, HR_FIELDS_MOST = 4096, HR_INDEX_COUNTS = 8 };
 
 /* Numbers of hr_index_file.counts. Each kind has its own. */
 enum hr_tar_count {
