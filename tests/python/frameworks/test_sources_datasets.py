@@ -92,6 +92,76 @@ def test_the_columns_of_a_format_are_kept(dataset: Any) -> None:
     assert sorted(wide[0]) == sorted(dataset.column_names) and wide[1]["text"] == "row 1"
 
 
+def test_columns_come_in_the_order_of_datasets(dataset: Any) -> None:
+    for columns in (["score", "label"], ["label", "input_ids", "score"], ["score"]):
+        for form in ("torch", "numpy", None):
+            changed = dataset.with_format(form, columns=columns)
+            assert (
+                list(sources.Arrow(changed)[0]) == list(changed[0]) == sorted(columns, key=dataset.column_names.index)
+            )
+    wide = dataset.with_format("torch", columns=["score"], output_all_columns=True)
+    assert list(sources.Arrow(wide)[0]) == list(wide[0])
+    assert list(sources.Arrow(dataset, columns=["score", "label"])[0]) == ["score", "label"]
+
+
+def columns_of_all_kinds(datasets: Any) -> dict[str, tuple[Any, list[Any]]]:
+    """Columns that are not read by address, and some that are."""
+    value = datasets.Value
+    sequence = getattr(datasets, "List", None) or datasets.Sequence
+    return {
+        "half": (value("float16"), [0.5, 1.5, 2.5]),
+        "uint64": (value("uint64"), [1, 2, 3]),
+        "uint64 list": (sequence(value("uint64")), [[1, 2]] * 3),
+        "lists within lists": (sequence(sequence(value("int64"))), [[[1, 2], [3, 4]]] * 3),
+        "Array2D": (datasets.Array2D((2, 2), "float32"), [[[1.0, 2.0], [3.0, 4.0]]] * 3),
+        "struct": ({"a": sequence(value("float32")), "b": value("int32")}, [{"a": [1.0, 2.0], "b": 3}] * 3),
+        "text": (value("string"), ["a", "b", "c"]),
+        "label": (datasets.ClassLabel(names=["x", "y"]), [0, 1, 0]),
+        "fixed list": (sequence(value("int32"), 2), [[1, 2]] * 3),
+        "double": (value("float64"), [0.5, 1.5, 2.5]),
+    }
+
+
+@pytest.mark.parametrize("form", ["torch", "numpy"])
+def test_other_columns_have_the_format_of_the_dataset(datasets: Any, form: str) -> None:
+    for feature, rows in columns_of_all_kinds(datasets).values():
+        features = datasets.Features({"number": datasets.Value("int64"), "x": feature})
+        made = datasets.Dataset.from_dict({"number": [1, 2, 3], "x": rows}, features=features).with_format(form)
+        for changed in (made, made.shuffle(seed=1)):
+            expected = [plain(one) for one in torch.utils.data.DataLoader(changed, 3)]
+            for workers in (0, 1):
+                options = {"multiprocessing_context": "fork"} if workers else {}
+                found = list(DataLoader(sources.Arrow(changed), 3, num_workers=workers, **options))
+                assert [plain(one) for one in found] == expected
+
+
+def test_images_are_decoded_as_by_datasets(datasets: Any) -> None:
+    images = pytest.importorskip("PIL.Image")
+    rows = {"x": [images.new("RGB", (4, 2), (9, row, 7)) for row in range(3)]}
+    made = datasets.Dataset.from_dict(rows, features=datasets.Features({"x": datasets.Image()}))
+    assert sources.Arrow(made)[1]["x"].size == (4, 2)
+    formatted = made.with_format("torch")
+    batch = next(iter(DataLoader(sources.Arrow(formatted), 3)))["x"]
+    assert batch.equal(next(iter(torch.utils.data.DataLoader(formatted, 3)))["x"])
+    assert sources.Arrow(formatted).report()["columns"]["x"]["read"] == "by datasets"
+
+
+def test_several_splits_and_streams_are_refused(dataset: Any, datasets: Any) -> None:
+    with pytest.raises(TypeError, match=r"DatasetDict has several tables, \['train', 'test'\]; .*split='train'"):
+        sources.Arrow(datasets.DatasetDict({"train": dataset, "test": dataset}))
+    with pytest.raises(TypeError, match="IterableDataset is a stream"):
+        sources.Arrow(dataset.to_iterable_dataset())
+
+
+def test_replaced_readers_are_left_to_datasets(dataset: Any, datasets: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.formatting.TorchFormatter, "_tensorize", lambda self, value: torch.tensor(-3))
+    assert sources.Arrow(dataset.with_format("torch"))[0]["label"].item() == -3
+    assert sources.Arrow(dataset)[1]["label"] == 1
+    monkeypatch.setattr(datasets.Dataset, "_getitem", lambda self, key, **_: {"label": -1})
+    source = sources.Arrow(dataset)
+    assert source[0] == {"label": -1} and "replaced" in source.report()["left_to_datasets"]
+
+
 def test_a_transform_is_left_to_datasets(dataset: Any) -> None:
     source = sources.Arrow(dataset.with_transform(lambda rows: {"twice": [2 * one for one in rows["label"]]}))
     assert source[4] == {"twice": 8} and "function" in source.report()["left_to_datasets"]

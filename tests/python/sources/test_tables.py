@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import pickle
@@ -136,6 +137,37 @@ def test_arrays_without_rows_are_refused(given: Any, error: type[Exception], wor
         sources.Arrays(*given)
 
 
+class Meters(np.ndarray):
+    """An array that means more than its numbers."""
+
+
+MASKED = np.ma.masked_array([1.0, -999.0, 3.0], [False, True, False])
+
+
+@pytest.mark.parametrize(
+    "array", [MASKED, MASKED[:, None], np.ma.masked_array([1, 2, 3]), [MASKED, MASKED], [[MASKED]]]
+)
+def test_masked_arrays_are_refused(array: Any) -> None:
+    with pytest.raises(TypeError, match=r"array 'x' is a masked array.*filled\(value\).*getmaskarray"):
+        sources.Arrays(x=array)
+
+
+@pytest.mark.parametrize("array", [np.arange(6.0).reshape(3, 2).view(np.matrix), np.arange(3).view(Meters)])
+def test_other_subclasses_are_refused(array: Any) -> None:
+    with pytest.raises(TypeError, match=r"array 1 is a .*(matrix|Meters), .*np\.asarray\(array\)"):
+        sources.Arrays(np.arange(3), array)
+    assert len(sources.Arrays(np.asarray(array))) == 3
+
+
+def test_objects_that_give_masked_arrays_are_refused() -> None:
+    class Variable:
+        def __array__(self, *_: Any, **__: Any) -> Any:
+            return MASKED
+
+    with pytest.raises(TypeError, match="masked array"):
+        sources.Arrays(Variable())
+
+
 def test_memmaps_are_sent_as_paths(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "x.bin"
     np.arange(3000, dtype=np.int32).tofile(path)
@@ -224,11 +256,10 @@ def test_other_columns_are_read_by_pyarrow(gathered: list[int]) -> None:
     mixed = pa.table(
         {
             "text": ["a", "b", None, "d"],
-            "gap": pa.array([1, None, 3, 4]),
             "deep": [[[1]], [[2]], [[3]], [[4]]],
             "huge": pa.array([2**63, 1, 2, 3], pa.uint64()),
             "half": pa.array(np.arange(4, dtype=np.float16)),
-            "ragged": [[1, None], [1, 2], [1], []],
+            "nothing": pa.nulls(4),
             "kind": pa.array(["x", "y", "x", "y"]).dictionary_encode(),
         }
     )
@@ -238,6 +269,65 @@ def test_other_columns_are_read_by_pyarrow(gathered: list[int]) -> None:
     assert {one["read"] for one in report["columns"].values()} == {"by pyarrow"} and not report["gathered"]
     found = batches(DataLoader, source, [[0, 1]], collate_fn=list)
     assert found == [mixed.to_pylist()[:2]] and gathered == []
+
+
+def with_null(kind: Any, rows: list[Any], null: Any) -> tuple[Any, Any]:
+    """Returns a table, and the same with another row, which is null or has one; in chunks, some of which are sliced."""
+    long = pa.table({"x": pa.array([*rows[:1], null, *rows, null], kind)})
+    return pa.table({"x": pa.array(rows, kind)}), pa.concat_tables([long.slice(2, len(rows)), long.slice(1, 1), long])
+
+
+NULLS: dict[str, tuple[Any, list[Any], Any, Any]] = {  # what the row with a null is; None: an error
+    "float": (pa.float32(), [0.5, 1.5, 2.5], None, np.nan),
+    "double": (pa.float64(), [0.5, 1.5, 2.5], None, np.nan),
+    "integer": (pa.int16(), [1, 2, 3], None, None),
+    "boolean": (pa.bool_(), [True, False, True], None, None),
+    "list": (pa.list_(pa.int64()), [[1, 2], [3, 4], [5, 6]], None, None),
+    "list of floats": (pa.list_(pa.float32()), [[1, 2], [3, 4], [5, 6]], None, None),
+    "null in a list": (pa.list_(pa.float32()), [[1, 2], [3, 4], [5, 6]], [7, None], [7, np.nan]),
+    "null in a large list": (pa.large_list(pa.float64()), [[1, 2], [3, 4], [5, 6]], [None, 7], [np.nan, 7]),
+    "null in a list of integers": (pa.list_(pa.int32()), [[1, 2], [3, 4], [5, 6]], [7, None], None),
+    "fixed list": (pa.list_(pa.float32(), 2), [[1, 2], [3, 4], [5, 6]], None, None),
+    "null in a fixed list": (pa.list_(pa.float32(), 2), [[1, 2], [3, 4], [5, 6]], [None, 7], [np.nan, 7]),
+}
+
+
+@with_booleans
+@pytest.mark.parametrize("keep_dtypes", [False, True])
+@pytest.mark.parametrize("name", NULLS)
+def test_a_null_changes_its_own_row_only(gathered: list[int], name: str, keep_dtypes: bool) -> None:
+    kind, rows, null, wanted = NULLS[name]
+    without, has_null = (sources.Arrow(one, keep_dtypes=keep_dtypes) for one in with_null(kind, rows, null))
+    expected = describe(batches(DataLoader, without, [[0, 1, 2]]))
+    assert describe(batches(DataLoader, has_null, [[0, 1, 2]])) == expected and gathered == [3, 3]
+    assert describe(batches(DataLoader, has_null, [[6, 7, 8]])) == expected
+    compare(has_null, [[0, 4], [2]])
+    for index in (3, 5, -1):
+        if wanted is None:
+            with pytest.raises(ValueError, match=rf"row {index % 10} of column 'x' (is|has a) null.*skip"):
+                has_null[index]
+            with pytest.raises((ValueError, RuntimeError), match=rf"row {index % 10} of column 'x'"):
+                batches(DataLoader, has_null, [[0, index % 10]])
+        else:
+            value = has_null[index]["x"]
+            assert np.array_equal(value, wanted, equal_nan=True) and value.dtype == without[0]["x"].dtype
+            compare(has_null, [[0, index % 10]])
+
+
+def test_null_in_a_dataframe_is_nan_or_an_error() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"share": [0.5, np.nan, 2.5], "count": pandas.array([1, 2, None], "Int64")})
+    source = sources.Arrow(frame)
+    assert np.isnan(source[1]["share"]) and source[0] == {"share": 0.5, "count": 1}
+    loader = DataLoader(source, 3, on_bad_sample="skip")
+    with pytest.warns(UserWarning, match="row 2 of column 'count' is null"):
+        assert [one["count"].tolist() for one in loader] == [[1, 2]]
+
+
+@pytest.mark.parametrize("one", [pa.table({"a": [1]}), types.SimpleNamespace(columns=["a"])])
+def test_several_tables_are_refused(one: Any) -> None:
+    with pytest.raises(TypeError, match=r"the dict has several tables, \['train', 'test'\]; give one of them"):
+        sources.Arrow({"train": one, "test": one})
 
 
 def test_lists_of_several_lengths_take_torchs_way(gathered: list[int]) -> None:
@@ -298,6 +388,9 @@ def test_a_dataset_with_own_samples_makes_them(monkeypatch: pytest.MonkeyPatch, 
     assert gathered == [2]
     source = sources.Arrow(Negated(table))
     assert batches(DataLoader, source, [[0, 1]])[0]["a"].tolist() == [-1, -2] and source[3] == {"a": -4}
+    monkeypatch.setattr(Dataset, "__getitem__", functools.partialmethod(lambda self, index: {"a": 7}))
+    replaced = sources.Arrow(Dataset(table))
+    assert replaced[0] == {"a": 7} and "replaced" in replaced.report()["left_to_datasets"]
     assert gathered == [2]
 
 
