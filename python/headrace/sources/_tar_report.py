@@ -103,7 +103,7 @@ def describe_skipped(files: FileIndex) -> Iterator[str]:
 
 
 def describe_empty(files: FileIndex) -> str:
-    """Returns a text about files without samples, which are hardly meant; "": there is none."""
+    """Returns a text about files without samples, which are hardly meant, or ""."""
     empty = [file for file in _all(files) if not file["samples"] and not file["damage"]]
     if not empty:
         return ""

@@ -7,6 +7,7 @@ import functools
 import os
 import pathlib
 import pickle
+import subprocess
 import sys
 import types
 import warnings
@@ -444,13 +445,134 @@ def test_parquet_is_pickled_as_a_handle(parquet: pathlib.Path) -> None:
     assert describe(found) == describe(batches(torchs.DataLoader, source))
 
 
+def numbers(*values: Any, kind: Any = None) -> Any:
+    return pa.table({"x": pa.array(values, kind)})
+
+
+STRICT = pa.schema([pa.field("x", pa.int64(), nullable=False)])
+PAIR = pa.struct([("b", pa.large_string()), ("a", pa.int8())])
+STORED_OTHERWISE = {
+    "not null": ([numbers(1, None), pa.table([pa.array([3])], schema=STRICT)], pa.int64()),
+    "smaller integers": ([numbers(1, kind=pa.int8()), numbers(300, kind=pa.int16())], pa.int16()),
+    "unsigned integers": ([numbers(2**32 - 1, kind=pa.uint32()), numbers(-1, kind=pa.int8())], pa.int64()),
+    "floats": ([numbers(0.5, kind=pa.float32()), numbers(0.25)], pa.float64()),
+    "large strings": ([numbers("a"), numbers("b", kind=pa.large_string())], pa.large_string()),
+    "large binaries": ([numbers(b"a", kind=pa.large_binary()), numbers(b"b")], pa.large_binary()),
+    "only nulls": ([numbers(None, kind=pa.null()), numbers("a"), numbers(None, kind=pa.null())], pa.string()),
+    "lists": ([numbers([1]), numbers([2], kind=pa.large_list(pa.int32()))], pa.large_list(pa.int64())),
+    "lists of nulls": ([numbers(["a"]), numbers([], kind=pa.list_(pa.null()))], pa.list_(pa.string())),
+    "fixed lists": ([numbers([1, 2], kind=pa.list_(pa.int64(), 2)), numbers([3])], pa.list_(pa.int64())),
+    "dictionaries": ([pa.table({"x": pa.array(["a"]).dictionary_encode()}), numbers("b")], pa.string()),
+    "structs": ([numbers({"a": 1, "b": "s"}), numbers({"b": "t", "a": 2}, kind=PAIR)], None),
+    "no rows": ([numbers(1), numbers(kind=pa.string()), pa.table({})], pa.int64()),
+}
+
+
+def write_parquet(folder: pathlib.Path, tables: list[Any]) -> list[str]:
+    paths = [str(folder / f"{number}.parquet") for number in range(len(tables))]
+    for path, one in zip(paths, tables, strict=True):
+        pq.write_table(one, path)
+    return paths
+
+
+def plain_rows(source: Any) -> list[dict[str, Any]]:
+    return [{name: getattr(value, "tolist", lambda v=value: v)() for name, value in row.items()} for row in source]
+
+
+@pytest.mark.parametrize("name", STORED_OTHERWISE)
+def test_columns_that_are_stored_otherwise_are_one(tmp_path: pathlib.Path, name: str) -> None:
+    tables, kind = STORED_OTHERWISE[name]
+    source = sources.Parquet(write_parquet(tmp_path, tables), keep="job")
+    assert kind is None or source.report()["columns"]["x"]["type"] == str(kind)
+    expected = [row for one in tables for row in one.to_pylist() if one.num_rows]
+    assert [row["x"].as_py() for row in _rows_of(source)] == [row["x"] for row in expected]
+
+
+def _rows_of(source: Any) -> list[dict[str, Any]]:
+    """Returns what the table has, where a sample with a null would be an error."""
+    return [
+        {name: source._table.column(name)[row] for name in source._table.column_names} for row in range(len(source))
+    ]
+
+
+def test_columns_have_the_order_of_the_first_file(tmp_path: pathlib.Path) -> None:
+    paths = write_parquet(tmp_path, [pa.table({"x": [1], "y": [0.5]}), pa.table({"y": [1.5], "x": [2]})])
+    assert plain_rows(sources.Parquet(paths, keep="job")) == [{"x": 1, "y": 0.5}, {"x": 2, "y": 1.5}]
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ([numbers("a"), numbers(1)], r"1\.parquet has other columns than .*0\.parquet: 'x' is int64 there, and string"),
+        ([numbers(1), numbers(0.5)], r"'x' is double there, and int64"),
+        ([numbers(1, kind=pa.uint64()), numbers(1)], r"'x' is int64 there, and uint64"),
+        ([numbers({"a": 1}), numbers({"b": 1})], r"'x' is struct<b: int64> there, and struct<a: int64>"),
+        (
+            [pa.table({"x": [1], "y": [1]}), numbers(1)],
+            r"1\.parquet has no column 'y', which .*0\.parquet has, of type int64",
+        ),
+        ([numbers(1), pa.table({"x": [1], "y": [1]})], r"0\.parquet has no column 'y', which .*1\.parquet has"),
+    ],
+)
+def test_columns_that_differ_are_named(tmp_path: pathlib.Path, tables: list[Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        sources.Parquet(write_parquet(tmp_path, tables), keep="job")
+
+
+@pytest.mark.parametrize("name", ["a b", "\u00e4", "x" * 200, "a:b", "s3:", "%20#?", "[1]", "{1..2}", "a\nb", "\udcff"])
+def test_parquet_files_of_any_name_are_read(tmp_path: pathlib.Path, name: str) -> None:
+    path = tmp_path / f"{name}.parquet"
+    with open(path, "wb") as file:
+        pq.write_table(numbers(1, 2), file)
+    assert plain_rows(sources.Parquet(path, keep="job")) == [{"x": 1}, {"x": 2}]
+
+
+def test_columns_of_folders_are_read_when_asked_for(tmp_path: pathlib.Path, gathered: list[int]) -> None:
+    for year, lang in ((2023, "de"), (2024, "en%20x")):
+        folder = tmp_path / f"year={year}/lang={lang}"
+        folder.mkdir(parents=True)
+        pq.write_table(numbers(year - 2000), folder / "0.parquet")
+    pattern = str(tmp_path / "**/*.parquet")
+    assert plain_rows(sources.Parquet(pattern, keep="job")) == [{"x": 23}, {"x": 24}]
+    both = sources.Parquet(pattern, partitions=["year", "lang"], keep="job")
+    assert plain_rows(both)[1] == {"x": 24, "year": 2024, "lang": "en x"}
+    chosen = sources.Parquet(pattern, columns=["year", "x"], partitions="year", keep="job")
+    assert plain_rows(chosen) == [{"year": 2023, "x": 23}, {"year": 2024, "x": 24}]
+    compare(chosen, [[1, 0]])
+    assert gathered == [2, 2]
+    with pytest.raises(ValueError, match=r"is in no folder named month=\.\.\."):
+        sources.Parquet(pattern, partitions=["month"], keep="job")
+    with pytest.raises(ValueError, match="has no column"):
+        sources.Parquet(pattern, columns=["year"], keep="job")
+    pq.write_table(pa.table({"x": [1], "year": [1]}), tmp_path / "year=2023/lang=de/0.parquet")
+    with pytest.raises(ValueError, match="two columns named 'year'"):
+        sources.Parquet(pattern, partitions=["year"], keep="job")
+
+
+def test_without_a_writable_home_rows_are_in_memory(tmp_path: pathlib.Path) -> None:
+    paths = write_parquet(tmp_path, [numbers(1, 2)])
+    script = (
+        "import sys, pickle, headrace\nfrom headrace import sources\nsource = sources.Parquet(sys.argv[1])\n"
+        "print([int(one['x']) for one in pickle.loads(pickle.dumps(source))])\n"
+        "for entry in headrace.cache.ls() if sys.argv[2:] else ():\n"
+        "    if 'parquet-no-home' in entry.name:\n"
+        "        headrace.cache.rm(entry.name, force=True, version=entry.version)\n"
+    )
+    path = str(tmp_path / "no-home.parquet")
+    os.rename(paths[0], path)
+    for changed, clean in (({"HOME": "/proc/none"}, ["clean"]), ({"HEADRACE_CACHE": "/proc/none"}, [])):
+        env = {name: value for name, value in os.environ.items() if name != "HEADRACE_CACHE"} | changed
+        done = subprocess.run([sys.executable, "-c", script, path, *clean], env=env, capture_output=True, text=True)
+        assert done.stdout == "[1, 2]\n" and "are not kept as keep='disk' says" in done.stderr, done.stderr
+
+
 def test_bad_parquet_files_are_named(parquet: pathlib.Path) -> None:
     bad = parquet / "part-9.parquet"
     bad.write_bytes(b"PAR1" + bytes(40))
     with pytest.raises(ValueError, match=f"{bad} is no Parquet file, or it is damaged"):
         sources.Parquet(parquet / "*.parquet", keep="boot")
     pq.write_table(pa.table({"other": [1]}), bad)
-    with pytest.raises(ValueError, match=f"{bad} has other columns than"):
+    with pytest.raises(ValueError, match=f"{bad} has no column 'small', which"):
         sources.Parquet(parquet / "*.parquet", keep="boot")
     with pytest.raises(ValueError, match=r"has no column \['none'\]"):
         sources.Parquet(bad, columns=["none"], keep="boot")
