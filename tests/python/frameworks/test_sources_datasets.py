@@ -4,10 +4,12 @@ them."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
 import pickle
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -190,6 +192,72 @@ def test_workers_of_spawn_map_the_files_again(dataset: Any) -> None:
     expected = list(DataLoader(source, batch_sampler=TASKS))
     found = list(DataLoader(source, batch_sampler=TASKS, num_workers=1, multiprocessing_context="spawn"))
     assert [plain(one) for one in found] == [plain(one) for one in expected]
+
+
+# ---- streams with a shuffle buffer ----
+
+
+def shuffled_stream(datasets: Any, seed: int | None = 1) -> Any:
+    rows = datasets.Dataset.from_dict({"x": list(range(60))}).to_iterable_dataset(num_shards=3)
+    return rows.shuffle(seed=seed, buffer_size=10)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_shuffled_stream_is_resumed_exactly(datasets: Any, workers: int) -> None:
+    """Twice in an epoch. The state of the dataset does not have the samples in the buffer."""
+    options = {"multiprocessing_context": "fork"} if workers else {}
+
+    def make() -> Any:
+        return DataLoader(shuffled_stream(datasets), batch_size=3, num_workers=workers, **options)
+
+    whole = [batch["x"].tolist() for batch in make()]
+    state, seen = None, []
+    for steps in (3, 4, None):
+        loader = make()
+        if state is not None:
+            loader.load_state_dict(state)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            batches = iter(loader)
+            seen += [batch["x"].tolist() for batch in itertools.islice(batches, steps)]
+        told = [str(one.message) for one in caught if "shuffle buffer of 10 samples" in str(one.message)]
+        assert len(told) == (state is not None)
+        state = loader.state_dict()
+        del batches
+    assert seen == whole
+
+
+def test_stream_that_shuffles_otherwise_is_warned_of(datasets: Any) -> None:
+    loader = DataLoader(shuffled_stream(datasets, seed=None), batch_size=3)
+    next(iter(loader))
+    other = DataLoader(shuffled_stream(datasets, seed=None), batch_size=3)
+    other.load_state_dict(loader.state_dict())
+    with pytest.warns(UserWarning, match="they are others than before"):
+        list(other)
+
+
+class Wrapper(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.stream)
+
+    def state_dict(self) -> Any:
+        return self.stream.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self.stream.load_state_dict(state)
+
+
+def test_state_without_the_buffer_is_warned_of(datasets: Any) -> None:
+    """A dataset of the user's has the state of the stream in its own; so have states of earlier versions."""
+    loader = DataLoader(Wrapper(shuffled_stream(datasets)), batch_size=3)
+    next(iter(loader))
+    other = DataLoader(Wrapper(shuffled_stream(datasets)), batch_size=3)
+    other.load_state_dict(loader.state_dict())
+    with pytest.warns(UserWarning, match=r"up to 10 samples may be lost, and some may come twice"):
+        iter(other)
 
 
 # ---- text files ----
