@@ -186,7 +186,7 @@ static int finish(struct command *command, struct job *job) {
 static int wait_for_first(struct command *command, struct jobs *jobs) {
     struct job *job = &jobs->jobs[jobs->first];
     int r;
-    while ((r = hr_indexing_wait(job->indexing, clock_ns() + SHOW_NS)) == 0) {
+    while ((r = hr_indexing_wait(job->indexing, clock_ns() + SHOW_NS)) == 0 || r == -EINTR) {
         if (is_stopped()) return -ECANCELED;
         show(command, jobs);
     }

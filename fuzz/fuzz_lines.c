@@ -58,7 +58,7 @@ static void check_lines(size_t bytes, const struct hr__draft *draft) {
     while (at < bytes) {
         const unsigned char *end = memchr(text + at, '\n', bytes - at);
         size_t next = end ? (size_t)(end - text) + 1 : bytes, count = next - at - (end != NULL);
-        if (count && text[at + count - 1] == '\r') count--;
+        if (end && count && text[at + count - 1] == '\r') count--;
         if (is_blank(text + at, count))
             blank_count++;
         else {

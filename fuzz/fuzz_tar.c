@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -46,7 +47,9 @@ static int make_index(hr_index **ret_index) {
     const char *paths[] = {path_of("a.tar")};
     hr_indexing *indexing;
     if (hr_indexing_start(HR_INDEX_TAR, paths, 1, false, &indexing) < 0) abort();
-    int r = hr_indexing_wait(indexing, HR_NO_DEADLINE);
+    int r;
+    do r = hr_indexing_wait(indexing, HR_NO_DEADLINE);
+    while (r == -EINTR); /* of a debugger, a profiler or the fuzzer */
     if (r > 0) r = hr_indexing_take(indexing, ret_index);
     hr_indexing_free(indexing);
     return r;

@@ -44,7 +44,7 @@ enum hr_damage {
 };
 
 /* The version of the serial form; the most names of fields in a file; how many counts a file has room for. */
-enum { HR_INDEX_VERSION = 1, HR_FIELDS_MOST = 4096, HR_INDEX_COUNTS = 8 };
+enum { HR_INDEX_VERSION = 2, HR_FIELDS_MOST = 4096, HR_INDEX_COUNTS = 10 };
 
 /* Numbers of hr_index_file.counts. Each kind has its own. */
 enum hr_tar_count {
@@ -55,7 +55,9 @@ enum hr_tar_count {
     HR_TAR_METADATA, /* WebDataset's metadata: __x__/... and __x__ */
     HR_TAR_REPEATS,  /* samples whose key another sample of this file had before, not as its neighbour */
     HR_TAR_BEHIND,   /* bytes from the first one behind the end that is not zero: archives that were joined */
-    HR_TAR_ENDLESS   /* 1: the file ends without the mark of its end; it may have been cut between two members */
+    HR_TAR_ENDLESS,  /* 1: the file ends without the mark of its end; it may have been cut between two members */
+    HR_TAR_FIRST,    /* with HR_TAR_REPEATS: where the first of these keys came before, */
+    HR_TAR_AGAIN     /* and where it comes again: offsets of headers */
 };
 
 /* A file of an index. The struct is a part of the serial form. */
@@ -85,9 +87,10 @@ struct hr_index_info {
  */
 HR_API int hr_indexing_start(enum hr_index_kind kind, const char *const *paths, size_t path_count, bool uses_saved,
                              hr_indexing **ret_indexing);
-/* Waits until all files are read. Returns 1: they are; 0: the deadline (CLOCK_MONOTONIC, ns) has come first. Negative
- * errno: a file cannot be opened or read, was changed meanwhile, or there is no memory. Damage is not a failure: the
- * index has what is before it, and hr_index_file.damage. */
+/* Waits until all files are read. Returns 1: they are; 0: the deadline (CLOCK_MONOTONIC, ns) has come first. -EINTR:
+ * handle your signals and call again; the files are read on meanwhile. Other negative errnos: a file cannot be opened
+ * or read, was changed meanwhile, or there is no memory. Damage is not a failure: the index has what is before it, and
+ * hr_index_file.damage. */
 HR_API int hr_indexing_wait(hr_indexing *indexing, int64_t deadline_ns);
 
 struct hr_indexing_info {

@@ -142,11 +142,12 @@ typedef struct hr_mixture hr_mixture;
  * assignment problem" (Discrete Mathematics 32, 1980). Epoch e has the positions of the walk from e * length on.
  *
  * Runs: HR_MIXTURE_RUN positions of an epoch at a time are shuffled, by seed and epoch, so that ranks that take every
- * n-th position get all sources. So the bound holds at the ends of runs, and not between them.
+ * n-th position get all sources. So the bound holds at the ends of runs, and not between them. If a pass of a source
+ * ends within a run, the samples of this source keep their order there, so that those of two passes are not mixed.
  *
  * Samples: a source is read pass after pass, each in an order of its own, from seed, name and pass (the cipher of
- * hr_order_stream, with 10 rounds for sources of up to 4,096 samples, and 16 up to 32). An epoch continues where the
- * one before it ended.
+ * hr_order_stream, with 10 rounds for sources of up to 4,096 samples, and 16 up to 32). A pass has each sample once
+ * before the next one begins. An epoch continues where the one before it ended.
  *
  * An index is that of the sample in the sources laid end to end. An epoch begins in some pass of a source; if it comes
  * to the next pass, and to the one after that, the number of all samples is added once, twice, ... to the indices. So

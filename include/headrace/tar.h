@@ -38,9 +38,9 @@ struct hr_tar_options {
 };
 
 /* Opens tar files with their index, which is borrowed and stays until hr_tar_close. -EINVAL: the index is of another
- * number of files, samples lack a field or have one twice (the message says how many, and names the first three), or
- * there are too many fields. -ESTALE: a file is not that of the index. Other negative errnos: a file cannot be found.
- * Owned by the caller. */
+ * number of files, samples lack a field or have one twice (the message says how many, and names the first three),
+ * there are too many fields, or without fields a key comes again with other samples between. -ESTALE: a file is not
+ * that of the index. Other negative errnos: a file cannot be found. Owned by the caller. */
 HR_API int hr_tar_open(const char *const *paths, size_t path_count, const hr_index *index,
                        const struct hr_tar_options *options, hr_tar **ret_tar);
 HR_API hr_tar *hr_tar_close(hr_tar *tar); /* NULL is fine; returns NULL */

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os as _os
 import sys as _sys
 
 TYPE_CHECKING = False  # for type checkers it is True; the module typing takes most of the time of this import
@@ -86,6 +87,15 @@ _LATE = {
     "thaw": "headrace.frozen._thaw",
 }
 _MODULES = ("doctor", "frozen", "sources")
+
+# Relative paths are those of the folder in which the process was started: a script may change it later, and so may a
+# program that this process starts.
+for _variable in ("HEADRACE_RECORD", "HEADRACE_CACHE"):
+    if not _os.path.isabs(_os.environ.get(_variable) or "/"):
+        try:
+            _os.environ[_variable] = _os.path.abspath(_os.environ[_variable])
+        except OSError:  # the working directory was removed
+            pass
 
 if hasattr(_sys, "_is_gil_enabled") and not _sys._is_gil_enabled():
     from headrace._base import gil as _gil

@@ -136,9 +136,25 @@ static bool is_replaced(const struct hr__attempt *attempt, const char *variable)
     return attempt->launch->hook_fd >= 0 && has_name(variable, "PYTHONPATH");
 }
 
+/* Folders that are taken from where headrace run was started, also if a script changes its folder before it imports
+ * headrace. Adds such a variable, if it is a relative path. */
+static bool add_absolute(struct strings *variables, const char *variable) {
+    static const char *const folders[] = {"HEADRACE_RECORD", "HEADRACE_CACHE"};
+    char current[HR__PATH_BYTES];
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        const char *path = variable + strlen(folders[i]) + 1;
+        if (!has_name(variable, folders[i]) || !*path || *path == '/') continue;
+        if (hr__folder_current(current, sizeof current) < 0) return false;
+        hr__text_addf(&variables->bytes, "%s=%s/%s", folders[i], current, path);
+        end_string(variables);
+        return true;
+    }
+    return false;
+}
+
 static void inherit(struct strings *variables, const struct hr__attempt *attempt) {
     for (char **variable = environ; *variable; variable++) {
-        if (is_replaced(attempt, *variable)) continue;
+        if (is_replaced(attempt, *variable) || add_absolute(variables, *variable)) continue;
         hr__text_adds(&variables->bytes, *variable);
         end_string(variables);
     }

@@ -107,17 +107,23 @@ def _leaves_of(value: BaseException) -> list[BaseException]:
 
 
 def _reason_of(value: BaseException) -> str:
+    """Returns the line of the exception itself, and of another one whose traceback its text has, as those of worker
+    processes have."""
     lines = _write_alone(value).splitlines()
-    nested = _line_after_traceback(lines)
-    if nested:
-        return nested
+    inner = _line_after_traceback(lines)
+    line = _first_line(lines, type(value).__name__)
+    return f"{line} ({inner})" if inner and inner not in line else line
+
+
+def _first_line(lines: list[str], name: str) -> str:
     said = [line.strip() for line in lines if any(map(str.isalnum, line))]  # no rules of ===
     heads = [line.rstrip() for line in lines if line[:1].strip()]  # those that are not indented: a SyntaxError has both
-    head = heads[0] if heads else type(value).__name__
+    head = heads[0] if heads else name
     if not head.endswith(":"):
         return head
     rest = said[said.index(head) + 1 :] if head in said else []
-    return f"{head} {rest[0]}" if rest else head[:-1]
+    is_said = bool(rest) and not head.endswith(_TRACEBACK) and not rest[0].endswith(_TRACEBACK)
+    return f"{head} {rest[0]}" if is_said else head.removesuffix(_TRACEBACK).rstrip(" :")
 
 
 def _write_alone(value: BaseException) -> str:

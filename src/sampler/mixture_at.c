@@ -3,7 +3,8 @@
 #include "feistel.h"
 #include "mixture.h"
 
-/* The results are part of saved states: a change of this file that changes them needs another kind of mixture. */
+/* The results are part of saved states: a change of this file that changes them needs another ALGORITHM of
+ * headrace.Mixture (sampling/_mixture_algorithm.py). */
 
 enum { RUN = HR_MIXTURE_RUN, HALF = 8, HALF_BITS = 3, WORDS = 4 };
 
@@ -47,6 +48,55 @@ static inline uint32_t place_in(const struct run *run, uint32_t number) {
     return number;
 }
 
+/* ---- the sample of a position ---- */
+
+/* A sample by its source, and by how many of the source come before it in the walk. */
+struct place {
+    uint32_t source;
+    int64_t number;
+};
+
+/* The sample of a turn of the run, from 0 to size - 1. */
+static inline struct place place_of(const struct hr_mixture *mixture, const struct run *run, uint32_t turn) {
+    uint32_t at = run->turn + turn;
+    bool is_next = at >= mixture->period; /* the period is not shorter than a run */
+    struct hr__turn found = mixture->turns[is_next ? at - mixture->period : at];
+    return (struct place){found.source, (run->cycle + is_next) * mixture->sources[found.source].share + found.number};
+}
+
+/* Returns true if a pass of the source ends before the last sample that the run has of it, and the number of the first
+ * one. */
+static bool has_pass_end(const struct hr_mixture *mixture, const struct run *run, uint32_t source, int64_t *ret_first) {
+    int64_t first = -1, last = -1, size = mixture->sources[source].size;
+    for (uint32_t turn = 0; turn < run->size; turn++) {
+        struct place place = place_of(mixture, run, turn);
+        if (place.source != source) continue;
+        if (first < 0) first = place.number;
+        last = place.number;
+    }
+    *ret_first = first;
+    return first / size != last / size;
+}
+
+/* A sample must not come again before all others of its pass have come. So the samples that a run has of a source are
+ * not shuffled among each other if a pass of the source ends within it. */
+static struct place keep_order(const struct hr_mixture *mixture, const struct run *run, uint32_t number,
+                               struct place place) {
+    int64_t first;
+    if (!has_pass_end(mixture, run, place.source, &first)) return place;
+    for (uint32_t i = 0; i < number; i++) first += place_of(mixture, run, place_in(run, i)).source == place.source;
+    return (struct place){place.source, first};
+}
+
+/* The sample of a position of the run. */
+static inline struct place sample_at(const struct hr_mixture *mixture, const struct run *run, uint32_t number) {
+    struct place place = place_of(mixture, run, place_in(run, number));
+    int64_t size = mixture->sources[place.source].size, at = place.number - mixture->sources[place.source].pass_begin;
+    if (__builtin_expect(at >= size, 0)) at %= size;
+    bool is_inside = at >= RUN && at < size - RUN; /* the run has no other pass */
+    return __builtin_expect(is_inside, 1) ? place : keep_order(mixture, run, number, place);
+}
+
 /* ---- the order of a source ---- */
 
 void hr__mixed_keys(const struct hr__mixed *source, int64_t pass, uint64_t *ret_keys) {
@@ -82,11 +132,9 @@ static void begin_later_pass(const struct hr_mixture *mixture, struct lane *lane
 
 static inline void begin_lane(const struct hr_mixture *mixture, const struct run *run, uint32_t number,
                               struct lane *lane) {
-    uint32_t at = run->turn + place_in(run, number);
-    bool is_next = at >= mixture->period; /* the period is not shorter than a run */
-    struct hr__turn turn = mixture->turns[is_next ? at - mixture->period : at];
-    const struct hr__mixed *source = &mixture->sources[turn.source];
-    int64_t place = (run->cycle + is_next) * source->share + turn.number - source->pass_begin;
+    struct place sample = sample_at(mixture, run, number);
+    const struct hr__mixed *source = &mixture->sources[sample.source];
+    int64_t place = sample.number - source->pass_begin;
     lane->source = source;
     lane->keys = source->keys;
     lane->added = source->first_index;

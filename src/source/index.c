@@ -15,7 +15,7 @@ static const char magic[8] = "HRINDEX";
 static const uint64_t PART_ALIGN = 8;
 
 _Static_assert(sizeof(struct hr__index_head) == 120, "the head is a part of the serial form");
-_Static_assert(sizeof(struct hr_index_file) == 160, "the record of a file is a part of the serial form");
+_Static_assert(sizeof(struct hr_index_file) == 176, "the record of a file is a part of the serial form");
 
 /* ---- the parts ---- */
 

@@ -195,7 +195,8 @@ int hr_indexing_start(enum hr_index_kind kind, const char *const *paths, size_t 
 int hr_indexing_wait(hr_indexing *indexing, int64_t deadline_ns) {
     for (uint32_t running; (running = atomic_load(&indexing->running));) {
         int r = hr__futex_wait(&indexing->running, running, deadline_ns);
-        if (r == -ETIMEDOUT || r == -EINTR) return 0;
+        if (r == -ETIMEDOUT) return 0;
+        if (r == -EINTR) return hr__fail(r, "source: a signal came while files were read");
         if (r < 0 && r != -EAGAIN) return hr__fail(r, "source: cannot wait for threads: %s", hr_error_text(r));
     }
     return indexing->failure < 0 ? hr__fail(indexing->failure, "%s", indexing->text) : 1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Knows files whose lines cannot be read by their first bytes. */
+/* Knows, by their first bytes, files whose lines cannot be read. */
 #include <errno.h>
 #include <string.h>
 
@@ -12,6 +12,9 @@ struct magic {
     enum hr_damage damage;
     const char *format, *command; /* command: makes a text file of it; the path is behind it */
 };
+
+/* Git LFS has such a text in place of a file that was not fetched. */
+static const char POINTER[] = "version https://git-lfs.github.com/spec/";
 
 static const char to_utf8[] = "iconv -f UTF-16 -t UTF-8 -o NEW_FILE";
 
@@ -35,13 +38,30 @@ static const struct magic *find_magic(const unsigned char *head, uint64_t count)
     return NULL;
 }
 
+const char *hr__lines_format(const unsigned char *head, uint64_t count) {
+    const struct magic *magic = find_magic(head, count);
+    return magic ? magic->format : NULL;
+}
+
+bool hr__is_pointer(const unsigned char *head, uint64_t count) {
+    return count >= sizeof POINTER - 1 && memcmp(head, POINTER, sizeof POINTER - 1) == 0;
+}
+
+int hr__refuse_pointer(const char *path) {
+    return hr__fail(-EINVAL,
+                    "source: %s is a pointer of Git LFS, and not the file itself, which was not fetched. Fetch it: "
+                    "git lfs pull",
+                    path);
+}
+
 enum hr_damage hr__lines_check_head(const unsigned char *head, uint64_t count) {
     const struct magic *magic = find_magic(head, count);
-    return magic ? magic->damage : HR_DAMAGE_NONE;
+    return magic ? magic->damage : hr__is_pointer(head, count) ? HR_DAMAGE_REFUSED : HR_DAMAGE_NONE;
 }
 
 int hr__lines_refuse(const char *path, const unsigned char *head, uint64_t count) {
     const struct magic *magic = find_magic(head, count);
+    if (hr__is_pointer(head, count)) return hr__refuse_pointer(path);
     if (!magic)
         return hr__fail(-EINVAL, "source: %s was no text file when its index was made. Make the index again", path);
     return hr__fail(

@@ -64,10 +64,11 @@ static int check_size(const struct scan *scan, uint64_t bytes) {
                     scan->window->path, HR__LINE_BYTES_BITS, scan->line_at);
 }
 
-/* Adds a line of which the last `count` bytes are at `bytes`; those before are hashed. */
-static int add_line(struct scan *scan, const unsigned char *bytes, uint64_t count) {
+/* Adds a line of which the last `count` bytes are at `bytes`; those before are hashed. A "\r" at its end belongs to the
+ * line end if a line feed is behind it; the last line of a file may have none. */
+static int add_line(struct scan *scan, const unsigned char *bytes, uint64_t count, bool has_feed) {
     struct hr_index_file *file = &scan->draft->file;
-    if (count && bytes[count - 1] == '\r') count--;
+    if (has_feed && count && bytes[count - 1] == '\r') count--;
     if (scan->has_only_spaces && has_only_spaces(bytes, count)) {
         file->counts[HR_LINES_BLANK]++;
         return 0;
@@ -86,7 +87,7 @@ static int add_lines(struct scan *scan, const unsigned char **bytes, uint64_t *c
         const unsigned char *end = memchr(*bytes + skip, '\n', *count - skip);
         if (!end) break;
         uint64_t line = (uint64_t)(end - *bytes);
-        int r = add_line(scan, *bytes, line);
+        int r = add_line(scan, *bytes, line, true);
         if (r < 0) return r;
         begin_line(scan, scan->at + line + 1);
         *bytes = end + 1;
@@ -121,7 +122,7 @@ static int scan_lines(struct scan *scan) {
         if (r < 0) return r;
         if (scan->searched < scan->window->file_bytes) hash_begin(scan, bytes, count);
     }
-    return scan->line_at < scan->searched ? add_line(scan, bytes, count) : 0;
+    return scan->line_at < scan->searched ? add_line(scan, bytes, count, false) : 0;
 }
 
 /* ---- a file ---- */

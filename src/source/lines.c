@@ -117,7 +117,7 @@ static bool is_at_begin(const unsigned char *bytes, uint64_t count, uint64_t bef
 }
 
 static bool is_before_end(const unsigned char *end, uint64_t after) {
-    if (after && *end == '\r') end++, after--;
+    if (after == 2 && end[0] == '\r') end++; /* the last byte of a file is a line end only if it is a line feed */
     return after == 0 || *end == '\n';
 }
 

@@ -25,7 +25,7 @@ enum {
     HR__LINE_CHECK_BITS = 40,
     HR__LINE_LOW_CHECK_BITS = 64 - HR__LINE_AT_BITS,
     HR__LINE_PIECE_BYTES = 1 << 16, /* the hash is that of pieces, so that a line need not be in memory as a whole */
-    HR__LINES_HEAD_BYTES = 16,      /* of a file, which show what it is */
+    HR__LINES_HEAD_BYTES = 64,      /* of a file, which show what it is */
     HR__LINES_MARK_BYTES = 3,       /* of UTF-8 */
 };
 
@@ -65,6 +65,11 @@ uint64_t hr__line_hash(const unsigned char *bytes, uint64_t count);
 enum hr_damage hr__lines_check_head(const unsigned char *head, uint64_t count);
 /* Sets the message for a file that cannot. Returns -EINVAL. */
 int hr__lines_refuse(const char *path, const unsigned char *head, uint64_t count);
+/* Says as what a file cannot be read, such as "compressed by gzip", or returns NULL. Token files ask it, too. */
+const char *hr__lines_format(const unsigned char *head, uint64_t count);
+/* Returns true for a pointer of Git LFS. hr__refuse_pointer sets the message, and returns -EINVAL. */
+bool hr__is_pointer(const unsigned char *head, uint64_t count);
+int hr__refuse_pointer(const char *path);
 /* The bytes of a mark, which are before the first line. */
 uint64_t hr__lines_mark_bytes(const unsigned char *head, uint64_t count);
 

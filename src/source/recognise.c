@@ -9,6 +9,7 @@
 #include "base/base.h"
 #include "base/error.h"
 #include "base/npy.h"
+#include "lines.h"
 #include "tokens.h"
 
 enum { LLMC_HEAD_BYTES = 1024, LLMC_UINT16 = 20240520, LLMC_UINT32 = 20240801, LLMC_EVAL = 20240522 };
@@ -22,10 +23,16 @@ const char *hr__dtype_name(struct hr_dtype dtype) {
     return dtype.code > 1 || size < 0 || dtype.lanes != 1 ? "" : names[dtype.code][size];
 }
 
-static bool has_suffix(const char *path, const char *suffix) {
+bool hr__has_suffix(const char *path, const char *suffix) {
     size_t length = strlen(path), end = strlen(suffix);
     return length > end && strcmp(path + length - end, suffix) == 0;
 }
+
+/* The begin of a file. */
+struct head {
+    _Alignas(8) unsigned char bytes[HR__NPY_HEADER_MAX];
+    uint64_t count;
+};
 
 static uint64_t bytes_of(const hr_tokens *tokens, const struct hr__tokens_file *file) {
     return hr__pool_file(tokens->pool, file->data)->first.bytes;
@@ -110,15 +117,18 @@ static int read_npy(const hr_tokens *tokens, struct hr__tokens_file *file, const
     return check_count(tokens, file, npy.dimensions[0]);
 }
 
-static int read_headless(const hr_tokens *tokens, struct hr__tokens_file *file) {
+static int read_headless(const hr_tokens *tokens, struct hr__tokens_file *file, const struct head *head) {
     const char *path = hr__tokens_path(tokens, file->data);
     struct hr_dtype given = tokens->options.dtype;
-    if (!given.bits && has_suffix(path, ".npy"))
+    if (hr__is_pointer(head->bytes, head->count)) return hr__refuse_pointer(path); /* whatever dtype is */
+    int r = given.bits ? 0 : hr__tokens_check_foreign(path, head->bytes, head->count, bytes_of(tokens, file));
+    if (r < 0) return r;
+    if (!given.bits && hr__has_suffix(path, ".npy"))
         return hr__fail(-EINVAL,
                         "source: %s has no head of NumPy's, which OLMo's .npy files lack too. Give the dtype that it "
                         "was written with, such as dtype=\"uint16\" for OLMo's, to read it as tokens only",
                         path);
-    if (!given.bits && !has_suffix(path, ".bin"))
+    if (!given.bits && !hr__has_suffix(path, ".bin"))
         return hr__fail(-EINVAL,
                         "source: %s does not begin as a known token file; give its dtype, such as dtype=\"uint16\", to "
                         "read it as tokens only",
@@ -137,11 +147,6 @@ static int check_dtype(const hr_tokens *tokens, const struct hr__tokens_file *fi
 
 /* ---- heads ---- */
 
-struct head {
-    _Alignas(8) unsigned char bytes[HR__NPY_HEADER_MAX];
-    uint64_t count;
-};
-
 static int read_by_head(const hr_tokens *tokens, struct hr__tokens_file *file, struct head *head) {
     int32_t magic = 0;
     head->count = hr__min(bytes_of(tokens, file), sizeof head->bytes);
@@ -156,7 +161,7 @@ static int read_by_head(const hr_tokens *tokens, struct hr__tokens_file *file, s
         return hr__fail(-EINVAL,
                         "source: %s is an evaluation file of llm.c (number %d), whose examples are no tokens in a row",
                         hr__tokens_path(tokens, file->data), magic);
-    return read_headless(tokens, file);
+    return read_headless(tokens, file, head);
 }
 
 static int read_single(hr_tokens *tokens, const char *path, struct hr__tokens_file *file) {
@@ -184,11 +189,11 @@ static bool exists(const char *path) {
 int hr__tokens_recognise(hr_tokens *tokens, const char *path, struct hr__tokens_file *ret_file) {
     char data[HR__PATH_BYTES], index[HR__PATH_BYTES];
     struct hr__tokens_file file = {0};
-    bool is_named = has_suffix(path, ".idx") || has_suffix(path, ".bin");
+    bool is_named = hr__has_suffix(path, ".idx") || hr__has_suffix(path, ".bin");
     int stem = (int)strlen(path) - (is_named ? 4 : 0);
     if (hr__path(data, "%.*s.bin", stem, path) < 0 || hr__path(index, "%.*s.idx", stem, path) < 0)
         return hr__fail(-ENAMETOOLONG, "source: the path %s is too long", path);
-    bool has_index = has_suffix(path, ".idx") || ((is_named || !exists(path)) && exists(index));
+    bool has_index = hr__has_suffix(path, ".idx") || ((is_named || !exists(path)) && exists(index));
     int r = has_index ? read_megatron(tokens, data, index, &file) : read_single(tokens, path, &file);
     if (r == 0) r = check_dtype(tokens, &file);
     if (r == 0) *ret_file = file;

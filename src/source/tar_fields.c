@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "tar.h"
 
-enum { SHOWN = 3 };
+enum { SHOWN = 3, KEY_BYTES = 200, LIST_BYTES = 256 };
 
 /* Samples of one fault: how many, and the first ones. */
 struct fault {
@@ -119,43 +119,116 @@ static int judge_all(struct selection *selection) {
 
 /* ---- what is wrong with them ---- */
 
-/* Adds a line about a sample to the message, with its key if it can be read. */
-static void tell_sample(const hr_tar *tar, uint64_t number) {
-    enum { KEY_BYTES = 200, MESSAGE_BYTES = 1024 };
-    struct hr__sample sample;
-    char key[KEY_BYTES + 1] = "";
+/* Reads the key of a sample; "" if that fails. Keeps the message, because a failed read has its own. */
+static void read_key(const hr_tar *tar, const struct hr__sample *sample, char *key) {
+    enum { MESSAGE_BYTES = 1024 };
     size_t key_bytes = 0;
     struct hr_tar_member member;
     char message[MESSAGE_BYTES];
-    snprintf(message, sizeof message, "%s", hr_error_message()); /* a failed read has its own */
-    if (hr__index_sample(tar->index, number, &sample) < 0 ||
-        hr__tar_entry(tar, &tar->index->files[sample.file], sample.first, &member) < 0)
-        return;
-    if (hr_tar_read(tar, sample.file, &member, 1, NULL, key, KEY_BYTES, &key_bytes) == 0)
+    snprintf(message, sizeof message, "%s", hr_error_message());
+    *key = '\0';
+    if (hr__tar_entry(tar, &tar->index->files[sample->file], sample->first, &member) == 0 &&
+        hr_tar_read(tar, sample->file, &member, 1, NULL, key, KEY_BYTES, &key_bytes) == 0)
         key[hr__min(key_bytes, KEY_BYTES)] = '\0';
     hr__message_set("%s", message);
-    hr__message_add("  %s, offset %" PRIu64 ": key '%s'", hr__pool_file(tar->pool, (uint32_t)sample.file)->path,
-                    member.head_at, key);
 }
 
-static int refuse(const hr_tar *tar, const struct fault *fault, const char *what, const char *advice) {
+/* Adds a word to a list. */
+static void list(char *words, const char *word, uint64_t bytes) {
+    size_t length = strlen(words);
+    snprintf(words + length, LIST_BYTES - length, "%s'%.*s'", length ? ", " : "", (int)hr__min(bytes, LIST_BYTES),
+             word);
+}
+
+/* Lists the fields that a sample has, and those that are wanted and are not there. */
+static void list_fields(const hr_tar *tar, const struct hr_tar_options *options, const struct hr__sample *sample,
+                        char *has, char *lacks) {
+    *has = *lacks = '\0';
+    for (uint32_t wanted = 0; wanted < options->field_count; wanted++) {
+        bool is_there = false;
+        for (uint64_t i = sample->first; i < sample->first + sample->count; i++) {
+            uint64_t name;
+            uint32_t field = hr__tar_unpack(tar->index->entries[i]).field;
+            if (hr__tar_name(&tar->index->files[sample->file], field, &name))
+                is_there |= tar->wants[name].field == wanted;
+        }
+        if (!is_there) list(lacks, options->fields[wanted], strlen(options->fields[wanted]));
+    }
+    for (uint64_t i = sample->first; i < sample->first + sample->count; i++) {
+        uint64_t name, bytes;
+        uint32_t field = hr__tar_unpack(tar->index->entries[i]).field;
+        if (!hr__tar_name(&tar->index->files[sample->file], field, &name)) continue;
+        const char *text = hr_index_name(tar->index, name, &bytes);
+        if (text) list(has, text, bytes);
+    }
+}
+
+/* Adds a line about a sample to the message. */
+static void tell_sample(const struct selection *selection, uint64_t number) {
+    const hr_tar *tar = selection->tar;
+    struct hr__sample sample;
+    char key[KEY_BYTES + 1], has[LIST_BYTES], lacks[LIST_BYTES];
+    if (hr__index_sample(tar->index, number, &sample) < 0) return;
+    read_key(tar, &sample, key);
+    list_fields(tar, selection->options, &sample, has, lacks);
+    hr__message_add(
+        "  %s, offset %" PRIu64 ": key '%s' has %s%s%s", hr__pool_file(tar->pool, (uint32_t)sample.file)->path,
+        hr__tar_unpack(tar->index->entries[sample.first]).head_at, key, has, *lacks ? ", and lacks " : "", lacks);
+}
+
+static int refuse(const struct selection *selection, const struct fault *fault, const char *what, const char *advice) {
     struct hr_index_info info;
-    hr_index_look(tar->index, &info);
+    hr_index_look(selection->tar->index, &info);
     hr__message_set("source: %" PRIu64 " of %" PRIu64 " samples %s. %s. The first of them:", fault->count,
                     info.sample_count, what, advice);
-    for (uint64_t i = 0; i < hr__min(fault->count, SHOWN); i++) tell_sample(tar, fault->samples[i]);
+    for (uint64_t i = 0; i < hr__min(fault->count, SHOWN); i++) tell_sample(selection, fault->samples[i]);
     return -EINVAL;
+}
+
+/* ---- keys that come again ---- */
+
+/* Reads the key of the sample that begins at an offset. */
+static void read_key_at(const hr_tar *tar, uint64_t file, uint64_t at, char *key) {
+    const struct hr_index_file *found = &tar->index->files[file];
+    struct hr__sample sample;
+    *key = '\0';
+    for (uint64_t i = 0; i < found->sample_count; i++)
+        if (hr__index_sample(tar->index, found->first_sample + i, &sample) == 0 &&
+            hr__tar_unpack(tar->index->entries[sample.first]).head_at == at) {
+            read_key(tar, &sample, key);
+            return;
+        }
+}
+
+/* Without fields, nothing else would show that the members of a sample are not neighbours: each part is a sample. */
+static int check_keys(const hr_tar *tar) {
+    char key[KEY_BYTES + 1];
+    for (uint64_t i = 0; i < tar->index->head->file_count; i++) {
+        const uint64_t *counts = tar->index->files[i].counts;
+        if (!counts[HR_TAR_REPEATS]) continue;
+        read_key_at(tar, i, counts[HR_TAR_AGAIN], key);
+        return hr__fail(-EINVAL,
+                        "source: %s has the key '%s' at offset %" PRIu64 " and again at offset %" PRIu64
+                        ", with other samples between them (%" PRIu64
+                        " such samples in this file), so each would be only a part. Pack the file again with the "
+                        "members of a sample side by "
+                        "side (tar --sort=name), or give fields, if each part has all of them",
+                        hr__pool_file(tar->pool, (uint32_t)i)->path, key, counts[HR_TAR_FIRST], counts[HR_TAR_AGAIN],
+                        counts[HR_TAR_REPEATS]);
+    }
+    return 0;
 }
 
 static int check(const struct selection *selection) {
     const struct hr_tar_options *options = selection->options;
     if (selection->repeated.count && !options->skips_repeated)
-        return refuse(selection->tar, &selection->repeated, "have a field twice",
+        return refuse(selection, &selection->repeated, "have a field twice",
                       "Give them different names, or damaged=\"skip\" leaves them out");
     if (selection->missing.count && !options->skips_missing)
-        return refuse(selection->tar, &selection->missing, "lack a field",
-                      "Ask for other fields, or missing=\"skip\" leaves them out");
-    return 0;
+        return refuse(selection, &selection->missing, "lack a field",
+                      "Ask for other fields, or missing=\"skip\" leaves them out; members of a sample have to be side "
+                      "by side (tar --sort=name)");
+    return options->field_count ? 0 : check_keys(selection->tar);
 }
 
 int hr__tar_select(hr_tar *tar, const struct hr_tar_options *options) {

@@ -8,9 +8,14 @@
 #include "base/error.h"
 #include "tar_header.h"
 
-/* A set of hashes of keys, of which 0 is not one. */
+/* The hash of a key, of which 0 is not one, and the offset of its first header. */
+struct slot {
+    uint64_t hash, at;
+};
+
+/* The keys that came before. */
 struct seen {
-    uint64_t *slots;
+    struct slot *slots;
     uint64_t count, room; /* room: a power of two */
 };
 
@@ -23,39 +28,42 @@ struct scan {
     size_t key_bytes;              /* of the sample that goes on */
     char key[HR__TAR_HEAD_MOST];   /* the key */
     char field[HR__TAR_HEAD_MOST]; /* of a member, in lower case */
-    bool is_in_sample;
+    bool is_in_sample, is_repeat;  /* the sample that goes on has a key that came before */
 };
 
 /* ---- keys that came before ---- */
 
-static uint64_t *find_slot(uint64_t *slots, uint64_t room, uint64_t hash) {
+static struct slot *find_slot(struct slot *slots, uint64_t room, uint64_t hash) {
     uint64_t i = hash & (room - 1);
-    while (slots[i] && slots[i] != hash) i = (i + 1) & (room - 1);
+    while (slots[i].hash && slots[i].hash != hash) i = (i + 1) & (room - 1);
     return &slots[i];
 }
 
 static int grow_seen(struct seen *seen) {
     enum { FIRST = 1024 };
     uint64_t room = seen->room ? 2 * seen->room : FIRST;
-    uint64_t *slots = hr__realloc(NULL, room * sizeof *slots);
+    struct slot *slots = hr__realloc(NULL, room * sizeof *slots);
     if (!slots) return hr__fail(-ENOMEM, "source: no memory for the keys of a tar file");
     memset(slots, 0, room * sizeof *slots);
     for (uint64_t i = 0; i < seen->room; i++)
-        if (seen->slots[i]) *find_slot(slots, room, seen->slots[i]) = seen->slots[i];
+        if (seen->slots[i].hash) *find_slot(slots, room, seen->slots[i].hash) = seen->slots[i];
     hr__free(seen->slots);
     seen->slots = slots;
     seen->room = room;
     return 0;
 }
 
-/* Adds a key. Returns 1 if it was there. */
-static int add_key(struct seen *seen, const char *key, size_t bytes) {
+/* Adds a key at an offset. Returns 1 if it was there, and where. */
+static int add_key(struct seen *seen, const char *key, size_t bytes, uint64_t at, uint64_t *ret_before) {
     uint64_t hash = hr__tar_key_hash(key, bytes);
     int r = 2 * seen->count >= seen->room ? grow_seen(seen) : 0;
     if (r < 0) return r;
-    uint64_t *slot = find_slot(seen->slots, seen->room, hash);
-    if (*slot) return 1;
-    *slot = hash;
+    struct slot *slot = find_slot(seen->slots, seen->room, hash);
+    if (slot->hash) {
+        *ret_before = slot->at;
+        return 1;
+    }
+    *slot = (struct slot){hash, at};
     seen->count++;
     return 0;
 }
@@ -67,9 +75,14 @@ static bool is_same_key(const struct scan *scan, const char *name, size_t key_by
 }
 
 static int begin_sample(struct scan *scan, const char *name, size_t key_bytes) {
-    int r = add_key(&scan->seen, name, key_bytes);
+    uint64_t *counts = scan->draft->file.counts, before = 0;
+    int r = add_key(&scan->seen, name, key_bytes, scan->at, &before);
     if (r < 0) return r;
-    scan->draft->file.counts[HR_TAR_REPEATS] += (uint64_t)r;
+    scan->is_repeat = r > 0;
+    if (scan->is_repeat && counts[HR_TAR_REPEATS]++ == 0) {
+        counts[HR_TAR_FIRST] = before;
+        counts[HR_TAR_AGAIN] = scan->at;
+    }
     memcpy(scan->key, name, key_bytes);
     scan->key_bytes = key_bytes;
     scan->is_in_sample = true;
@@ -127,6 +140,7 @@ static int end_damaged(struct scan *scan, enum hr_damage damage, bool is_apart) 
     draft->file.damage = damage;
     draft->file.good_bytes = scan->at;
     if (!scan->is_in_sample || is_apart) return 1;
+    draft->file.counts[HR_TAR_REPEATS] -= scan->is_repeat;
     uint64_t begin = draft->starts[--draft->start_count];
     while (draft->file.entry_count > begin)
         draft->file.data_bytes -= hr__tar_unpack(draft->entries[--draft->file.entry_count]).data_bytes;

@@ -43,7 +43,14 @@ static inline const char *hr__tokens_path(const hr_tokens *tokens, uint32_t numb
 
 /* Opens the file that a path names, finds out what it is, and checks its head. With a message. */
 int hr__tokens_recognise(hr_tokens *tokens, const char *path, struct hr__tokens_file *ret_file);
-const char *hr__dtype_name(struct hr_dtype dtype); /* "uint16", ...; "": tokens do not have it */
+bool hr__has_suffix(const char *path, const char *suffix); /* and something before it */
+const char *hr__dtype_name(struct hr_dtype dtype);         /* "uint16", ...; "": tokens do not have it */
+
+/* ---- foreign.c ---- */
+
+/* Refuses a file without a known head that has no uint16 tokens of a text, as far as its first `count` of `bytes` bytes
+ * show it. With a message that says what it is. */
+int hr__tokens_check_foreign(const char *path, const unsigned char *head, uint64_t count, uint64_t bytes);
 
 /* ---- megatron.c: the .idx file ---- */
 

@@ -180,6 +180,47 @@ if __name__ == "__main__":
     assert len(set(pids)) == 2
 
 
+@pytest.mark.parametrize("with_run", [False, True])
+def test_relative_folders_stay_when_the_script_changes_its_own(tmp_path: Path, with_run: bool) -> None:
+    """Scripts of hydra do so, and those with a folder for each fold. Under headrace run, headrace is imported later, too."""
+    code = """
+import os, time
+if LATE:
+    os.makedirs("elsewhere", exist_ok=True)
+    os.chdir("elsewhere")
+import headrace
+
+class Slow:
+    def __len__(self): return 60
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        return index
+
+if __name__ == "__main__":
+    own = headrace.Loader(Slow(), batch_size=4, num_workers=1, record=OWN)
+    for fold in ("fold0", "fold1"):
+        os.makedirs(fold)
+        os.chdir(fold)
+        list(headrace.Loader(Slow(), batch_size=4, num_workers=1))
+    list(own)
+    headrace.cache("name", lambda: b"data")
+    print(os.environ["HEADRACE_CACHE"])
+"""
+    code = code.replace("LATE", str(with_run)).replace("OWN", repr(str(tmp_path / "own") if with_run else "own"))
+    (tmp_path / "train.py").write_text(code)
+    env = {**os.environ, "HEADRACE_RECORD": "run1", "HEADRACE_CACHE": "cache"}
+    command = [PROGRAM, "run", "train.py"] if with_run else [sys.executable, "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.returncode == 0, done.stderr
+    assert str(tmp_path / "cache") in done.stdout
+    for name, count in (("run1", 2), ("own", 1)):
+        wait_for_end(tmp_path / name)
+        assert len(list((tmp_path / name).glob("*.hrr"))) == count
+    assert sorted(one.name for one in tmp_path.rglob("*.hrr")) == sorted(
+        one.name for name in ("run1", "own") for one in (tmp_path / name).iterdir()
+    )
+
+
 def test_torchs_loaders_are_recorded(tmp_path: Path) -> None:
     code = """
 import time, torch, headrace.torch

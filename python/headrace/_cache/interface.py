@@ -263,6 +263,8 @@ class NamedCache:
         options: sources, keep, size_hint, timeout and root, as for headrace.cache. The arguments are part of the name:
         numbers and short texts as they are, others by a digest of their pickle.
         """
+        if options.get("root") is not None:
+            options["root"] = os.path.abspath(os.fspath(options["root"]))  # of now, and not of each call
         return function.decorate(self._obtain, name, version, options)
 
     def writer(

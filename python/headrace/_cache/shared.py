@@ -72,6 +72,8 @@ def _cast(values: Any, dtype: Any, what: str) -> Any:
     if type(values) is int and dtype.kind == "i" and -1 << (bits := 8 * dtype.itemsize - 1) <= values < 1 << bits:
         return np.array(values, dtype)
     given = np.asarray(values)
+    if not given.size:  # NumPy makes floats of an empty list
+        return given.astype(dtype)
     if given.dtype.kind not in "biufc" or (given.dtype.kind in "fc" and dtype.kind in "biu"):
         raise TypeError(f"headrace: {what} of dtype {given.dtype} cannot be stored as {dtype} without a loss")
     if given.dtype.kind == "c" and dtype.kind != "c":
@@ -183,8 +185,10 @@ class Shared:
     def _without_slices(self, index: Any) -> Any:
         if isinstance(index, slice) and len(self.shape) == 1:
             return np.arange(*index.indices(self.shape[0]))
-        if getattr(index, "dtype", None) == np.bool_ and index.shape == self.shape:
-            return np.nonzero(index)
+        if isinstance(index, list) or hasattr(index, "__array__"):
+            given = np.asarray(index)
+            if given.dtype == np.bool_ and given.shape == self.shape:
+                return np.nonzero(given)
         return index
 
     def __reduce__(self) -> Any:
@@ -196,6 +200,8 @@ class Shared:
 
 def _check_index(part: Any, size: int) -> Any:
     numbers = np.asarray(part)
+    if not numbers.size and not hasattr(part, "dtype"):  # NumPy makes floats of a list, and takes it as an index
+        numbers = numbers.astype(np.int64)
     if numbers.dtype.kind not in "iu":
         raise TypeError(f"headrace: an index of a shared array is an int or an array of ints, not {part!r:.80}")
     if numbers.size and not (-size <= int(numbers.min()) and int(numbers.max()) < size):

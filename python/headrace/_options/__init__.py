@@ -25,6 +25,7 @@ from headrace._options.settings import explained_as_attributes as explained_as_a
 from headrace._options.settings import is_given as is_given
 from headrace._options.settings import own_of as own_of
 from headrace._options.settings import own_values as own_values
+from headrace._options.settings import with_folder as with_folder
 from headrace._options.table import DEFAULTS as DEFAULTS
 from headrace._options.table import TABLE as TABLE
 from headrace._options.table import Option as Option

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,7 +17,15 @@ _MISSING: Any = object()
 
 def own_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns headrace's own options from the arguments (the locals) of an __init__."""
-    return {name: arguments[name] for name in TABLE}
+    return with_folder({name: arguments[name] for name in TABLE})
+
+
+def with_folder(options: dict[str, Any]) -> dict[str, Any]:
+    """Returns options with an absolute path for the recordings: a script may change its folder before it iterates."""
+    folder = options.get("record")
+    if isinstance(folder, (str, os.PathLike)) and os.fspath(folder):
+        return {**options, "record": os.path.abspath(os.fsdecode(folder))}
+    return options
 
 
 def own_values(loader: Any) -> Mapping[str, Any]:

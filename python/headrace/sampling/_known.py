@@ -9,6 +9,7 @@ from typing import Any
 
 from headrace._base.help_key import help_on
 from headrace.sampling._epoch_indices import Dealt, Drawn, EpochIndices, WholeOrder, check_same_order, count_batches
+from headrace.sampling._mixture_algorithm import ALGORITHM, check_algorithm
 from headrace.sampling._state import OrderChangedError, Segment, State
 
 
@@ -75,6 +76,14 @@ class _OfMixture(EpochIndices):
             self.mix.check_begins("a loader of headrace")
         return super().draw(position, steps, seeds)
 
+    def check_order(self, state: State) -> None:
+        self._check_algorithm(state)
+        super().check_order(state)
+
+    def _check_algorithm(self, state: State) -> None:
+        if state.order["kind"] == self.order["kind"]:
+            check_algorithm(state.order.get("algorithm", 1))
+
     def check_dataset(self, dataset: Any) -> None:
         self.mix.check_dataset(dataset)
 
@@ -90,6 +99,7 @@ class _MixtureOrder(_OfMixture, WholeOrder):
         return ()  # each is drawn for the first time
 
     def check_order(self, state: State) -> None:
+        self._check_algorithm(state)
         theirs, ours = state.order, self.order
         check_same_order(state, {**ours, "sources": theirs.get("sources", ours["sources"])})
         if theirs["n"] != ours["n"] or theirs.get("sources") != ours["sources"]:
@@ -104,6 +114,7 @@ class _MixtureOrder(_OfMixture, WholeOrder):
 def mixture_indices(mix: Any, batch_size: int, drop_last: bool) -> EpochIndices:
     """Returns the EpochIndices of a headrace.Mixture, or of a slice of one."""
     identity = {"kind": "Mixture", "n": mix.n, "seed": mix.seed, "epoch": mix.epoch, "sources": mix.describe_sources()}
+    identity["algorithm"] = ALGORITHM
     found: Any = _indices_of_slice(mix, identity, batch_size, drop_last, _MixtureOrder, _MixtureSlice)
     found.mix = mix
     return found  # type: ignore[no-any-return]

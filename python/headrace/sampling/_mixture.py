@@ -13,6 +13,7 @@ from headrace._samples.mixed import MixedDataset, is_mixed, mixed
 from headrace.sampling import _mixture_inputs as inputs
 from headrace.sampling import _mixture_ranks as ranks
 from headrace.sampling._index_sequence import MASK, IndexSequence
+from headrace.sampling._mixture_algorithm import ALGORITHM, check_algorithm
 from headrace.sampling._mixture_report import MixtureReport, report_of
 from headrace.sampling._state import StateError
 
@@ -74,8 +75,9 @@ class Mixture(IndexSequence):
 
     After each 64 samples of an epoch, and at its end, each source has come as often as its weight says since the
     beginning of epoch 0, to the sample: the difference is at most 1 - 1 / (2k - 2) for k sources. Within these runs of
-    64 the samples are shuffled. Each source has an order of its own, by seed and name, which is another one in each
-    pass over it, and an epoch goes on where the one before it has ended. If a source is read again in the same epoch,
+    64 the samples are shuffled. Each source has an order of its own, by seed and name, which is another one in
+    each pass over it; a pass has each sample once before the next one begins, and an epoch goes on where the one before
+    it has ended. If a source is read again in the same epoch,
     `len(mix.dataset)` is added to its indices, once for each time: they have the same samples, and with rng="sample"
     other random numbers.
 
@@ -215,7 +217,7 @@ class Mixture(IndexSequence):
         its batches, so save the state of headrace's loaders (`loader.state_dict()`), which counts batches."""
         whole = self._whole
         given = {"epoch": whole.epoch, "given": self._given(), "length": self.n}
-        return {**given, "seed": whole.seed, "sources": whole.describe()}
+        return {**given, "seed": whole.seed, "sources": whole.describe(), "algorithm": ALGORITHM}
 
     def check_begins(self, reader: str) -> None:
         """Raises ValueError if a state was loaded that only an iterator over this sequence would continue, but `reader`
@@ -231,9 +233,10 @@ class Mixture(IndexSequence):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Sets the epoch of a state, and lets the next iterator begin where the state was taken. Raises StateError if
         the state is that of another mixture."""
-        if not isinstance(state, Mapping) or state.keys() != self.state_dict().keys():
-            raise StateError("headrace: this is not a state of a Mixture, as its state_dict() returns it")
         mine = self.state_dict()
+        if not isinstance(state, Mapping) or {*state, "algorithm"} != mine.keys():
+            raise StateError("headrace: this is not a state of a Mixture, as its state_dict() returns it")
+        check_algorithm(state.get("algorithm", 1))
         for name in ("seed", "sources", "length"):  # an epoch begins in the sources where those before it have ended
             if state[name] != mine[name]:
                 raise StateError(
@@ -247,7 +250,8 @@ class Mixture(IndexSequence):
 
     def __repr__(self) -> str:
         sources = f"{{{self._whole.describe()}}}"
-        text = f"headrace.Mixture({sources}, length={self.n}, seed={self.seed}, epoch={self.epoch})"
+        settings = f"length={self.n}, seed={self.seed}, epoch={self.epoch}, algorithm={ALGORITHM}"
+        text = f"headrace.Mixture({sources}, {settings})"  # states of plans and of per_rank know the order by it
         return text + self._describe_slice(self.n)
 
     def __getstate__(self) -> tuple[Any, ...]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._base.help_key import help_on
 from headrace.sampling._epoch_indices import Drawn, EpochIndices, check_same_order
+from headrace.sampling._mixture_algorithm import check_algorithm
 from headrace.sampling._plan_settings import PlanSettings
 from headrace.sampling._plan_table import Division, Rest
 from headrace.sampling._state import OrderChangedError, Segment, State, StateError
@@ -122,6 +123,8 @@ class PlanIndices(EpochIndices):
 
     def check_order(self, state: State) -> None:
         lengths = state.order.get("lengths", self.order["lengths"])
+        if self._is_of_earlier_mixture(state.order.get("order")):
+            check_algorithm(1)
         check_same_order(state, {**self.order, "lengths": lengths})
         n = min(state.order["n"], self.n or 0)
         if state.steps and n == state.order["n"]:
@@ -133,6 +136,11 @@ class PlanIndices(EpochIndices):
                 "the plan would have other batches; give the plan the lengths that it had, or use "
                 "on_changed='next_epoch' to leave the rest of the epoch out" + help_on("order-changed")
             )
+
+    def _is_of_earlier_mixture(self, order: Any) -> bool:
+        """Returns True for the order of a headrace.Mixture from before it named its algorithm."""
+        is_mixture = isinstance(order, str) and order.startswith("headrace.Mixture(")
+        return is_mixture and self.order["order"] != order and "algorithm=" not in order
 
     def _check_names(self, lengths: Any) -> None:
         theirs, own = (sorted(one) if isinstance(one, dict) else [] for one in (lengths, self.order["lengths"]))

@@ -21,7 +21,8 @@ class Arrays(Source):
     The arrays have as many rows each, along their first dimension. They are not copied: a sample shows what an array
     has when it is made. A memmap goes to workers of spawn and forkserver as its path; NumPy would pickle its content.
 
-    Raises TypeError and ValueError for arrays that have no numbers, no dimension, or other numbers of rows.
+    Raises TypeError and ValueError for arrays that have no numbers, no dimension, or other numbers of rows, and for
+    masked arrays, matrices and other subclasses of NumPy's arrays, which a batch of numbers cannot be.
     """
 
     gathers = True
@@ -96,6 +97,33 @@ def _is_tensor(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+def _check_class(name: Any, value: Any) -> Any:
+    """Returns an array as numpy.ndarray or numpy.memmap, and raises TypeError for any other subclass: what it means
+    more than its numbers, a mask or a unit, would be lost."""
+    import numpy as np
+
+    array = np.asanyarray(value)
+    if isinstance(array, np.ma.MaskedArray) or (isinstance(value, (list, tuple)) and _has_masked(value)):
+        raise TypeError(
+            f"Arrays: array {name!r} is a masked array, and a batch of numbers has no mask; give array.filled(value), "
+            "or the mask as another array: Arrays(x=array.data, mask=np.ma.getmaskarray(array))"
+        )
+    if type(array) not in (np.ndarray, np.memmap):
+        raise TypeError(
+            f"Arrays: array {name!r} is a {type(array).__module__}.{type(array).__qualname__}, whose rows would be "
+            "plain numbers; if that is right, give np.asarray(array)"
+        )
+    return array
+
+
+def _has_masked(values: Any) -> bool:
+    import numpy as np
+
+    return any(
+        _has_masked(one) if isinstance(one, (list, tuple)) else isinstance(one, np.ma.MaskedArray) for one in values
+    )
+
+
 def _check_array(name: Any, value: Any) -> Any:
     """Returns a tensor as it is, and anything else as an array of exactly numpy.ndarray, without a copy of an array."""
     if _is_tensor(value):
@@ -104,7 +132,7 @@ def _check_array(name: Any, value: Any) -> Any:
         return value
     import numpy as np
 
-    array = np.asarray(value)
+    array = np.asarray(_check_class(name, value))
     if array.dtype.kind not in _NUMBERS or not array.dtype.isnative:
         raise TypeError(
             f"Arrays: array {name!r} has dtype {array.dtype}, but batches are made of numbers in the byte order of "

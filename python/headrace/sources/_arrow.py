@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
-from collections.abc import Sequence
+import types
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace import _core
-from headrace.sources._arrow_columns import Column, columns_of
+from headrace.sources._arrow_columns import Column, are_among, columns_of
 from headrace.sources._source import Source
 
 _NAME = "Arrow"
+_OF_TABLES = ("arrow", "pandas", "polars")  # formats whose rows are tables
 
 
 class Arrow(Source):
@@ -24,12 +27,13 @@ class Arrow(Source):
     keep_dtypes: False: numbers come as `with_format("torch")` gives them: integers as int64, floats as float32. True:
         they keep their dtypes.
 
-    Columns of numbers, and of lists of numbers, without nulls are read by address: a number is a NumPy scalar, a list
-    an array. All other columns give what pyarrow's as_py() gives; `report()` says which. If there are only columns of
-    numbers, and the lists of a batch have one length, a loader with its default collate function gathers the batch in
-    C. A transform of a Dataset (set_transform) is left to datasets.
+    Columns of numbers, and of lists of numbers, are read by address: a number is a NumPy scalar, a list an array. A
+    null among floats is NaN; a sample with another null there is a ValueError. All other columns of a Dataset are made
+    by datasets, in the format that it has; those of a table give what pyarrow's as_py() gives; `report()` says which.
+    If there are only columns of numbers, and the lists of a batch have one length, a loader with its default collate
+    function gathers the batch in C. A transform of a Dataset (set_transform) is left to datasets.
 
-    Raises ImportError without pyarrow, TypeError and ValueError for what is no table.
+    Raises ImportError without pyarrow, TypeError and ValueError for what is no table, or several (a DatasetDict).
     """
 
     gathers = True
@@ -37,6 +41,7 @@ class Arrow(Source):
     def __init__(self, table: Any, *, columns: Sequence[str] | None = None, keep_dtypes: bool = False) -> None:
         self._keep_dtypes = bool(keep_dtypes)
         self._wanted = None if columns is None else _check_names(columns)
+        _check_single(table)
         self._dataset: Any = table if _is_dataset(table) else None
         self._table: Any = None if self._dataset is not None else _table_of(table)
         self._read()
@@ -45,6 +50,7 @@ class Arrow(Source):
         """Finds the columns of the table or dataset."""
         self._numbers: Any = None  # the row of each sample; None: all rows in their order
         self._read_by = ""  # why datasets has to make the samples itself
+        self._others: Any = None  # the Dataset with the columns that are not read by address
         self._found: dict[str, Column] = {}
         if self._dataset is None:
             self._names = self._wanted or tuple(self._table.column_names)
@@ -57,6 +63,14 @@ class Arrow(Source):
             self._length = len(self._dataset)
         else:
             self._read_table(table)
+            self._leave_others()
+
+    def _leave_others(self) -> None:
+        """Leaves the columns that are not read by address to datasets, in the format of the Dataset."""
+        names = [name for name, one in self._found.items() if not one.pieces]
+        if names:
+            kind = self._dataset.format["type"]
+            self._others = self._dataset.with_format(None if kind in _OF_TABLES else kind, columns=names)
 
     @property
     def _fingerprint(self) -> Any:
@@ -94,19 +108,24 @@ class Arrow(Source):
             sample = self._dataset[index]
             return sample if self._wanted is None else {name: sample[name] for name in self._wanted}
         row = index if self._numbers is None else int(self._numbers[index])
-        return {name: column.value(row) for name, column in self._found.items()}
+        # As torch's loader asks for samples; a single row has other dtypes in some formats.
+        others = {} if self._others is None else self._others.__getitems__([index])[0]
+        return {name: others[name] if name in others else column.value(row) for name, column in self._found.items()}
 
     def rows(self, indices: list[int]) -> _core.Rows | None:
         """See RowSource.rows."""
         self._follow()
         if self._read_by or self._gathered is None:
             return None
-        if self._numbers is None:
+        count, nulls = self._length, [one.nulls for one in self._found.values() if len(one.nulls)]
+        if self._numbers is None and not nulls:
             return self._gathered.rows(indices)
-        count = self._length
         if not all(type(index) is int and 0 <= index < count for index in indices):
             return None
-        return self._gathered.rows(self._numbers[indices].tolist())
+        rows = indices if self._numbers is None else self._numbers[indices].tolist()
+        if any(are_among(rows, one) for one in nulls):
+            return None
+        return self._gathered.rows(rows)
 
     # ---- what it is ----
 
@@ -118,9 +137,13 @@ class Arrow(Source):
         return f"row {row:,} of {', '.join(map(str, files)) or 'a table in memory'}"
 
     def report(self) -> dict[str, Any]:
-        """Returns "samples"; "columns": for each its type and how it is read, "in C" or "by pyarrow"; "gathered": True
-        if a loader gathers whole batches; and "left_to_datasets": why datasets makes the samples itself, or ""."""
-        columns = {name: {"type": str(one.type), "read": one.how} for name, one in self._found.items()}
+        """Returns "samples"; "columns": for each its type and how it is read, "in C", "by pyarrow" or "by datasets";
+        "gathered": True if a loader gathers whole batches; and "left_to_datasets": why datasets makes the samples
+        itself, or ""."""
+        columns = {
+            name: {"type": str(one.type), "read": one.how if one.pieces or self._others is None else "by datasets"}
+            for name, one in self._found.items()
+        }
         gathered = not self._read_by and self._gathered is not None
         return {
             "samples": self._length,
@@ -177,6 +200,23 @@ def _check_names(columns: Any) -> tuple[str, ...]:
     return names
 
 
+def _check_single(table: Any) -> None:
+    """Raises TypeError for several tables at once, as datasets.load_dataset gives without split=, and for streams."""
+    if isinstance(table, Mapping):
+        splits = [name for name, one in table.items() if hasattr(one, "column_names") or hasattr(one, "columns")]
+        if splits:
+            raise TypeError(
+                f"{_NAME}: the {type(table).__name__} has several tables, {splits}; give one of them, such as "
+                f"dataset[{splits[0]!r}] or datasets.load_dataset(..., split={splits[0]!r})"
+            )
+    kind = getattr(sys.modules.get("datasets"), "IterableDataset", None)
+    if isinstance(kind, type) and isinstance(table, kind):
+        raise TypeError(
+            f"{_NAME}: the {type(table).__name__} is a stream, without rows at random. Give it to the loader "
+            "as it is, or load it without streaming=True"
+        )
+
+
 def _table_of(table: Any) -> Any:
     pyarrow = need_pyarrow(_NAME)
     if isinstance(table, pyarrow.Table):
@@ -224,25 +264,57 @@ def _is_dataset(table: Any) -> bool:
     return isinstance(kind, type) and isinstance(table, kind)
 
 
+_READERS = ("__getitem__", "__getitems__", "_getitem", "__len__", "format")
+_HELPERS = ("query_table", "format_table", "get_formatter")
+
+
 def _is_plain(dataset: Any) -> bool:
-    """Returns True if a Dataset gives its samples by the methods of datasets."""
+    """Returns True if a Dataset gives its samples by the methods of datasets, which are neither overridden nor
+    replaced."""
     base: Any = sys.modules["datasets"].Dataset
-    names = ("__getitem__", "__getitems__", "_getitem", "__len__")
-    return all(getattr(type(dataset), name, None) is getattr(base, name, None) for name in names)
+    module = sys.modules[base.__module__]
+    package = sys.modules[base.__module__.partition(".")[0]]
+    used = [getattr(base, name) for name in _READERS if hasattr(base, name)]
+    used += [getattr(module, name) for name in _HELPERS if hasattr(module, name)]
+    is_of_class = all(getattr(type(dataset), name, None) is getattr(base, name, None) for name in _READERS)
+    is_of_instance = any(name in vars(dataset) for name in _READERS if name != "format")
+    return is_of_class and not is_of_instance and all(_is_written_in(package, one) for one in used)
+
+
+def _is_written_in(package: Any, function: Any) -> bool:
+    """Returns True for a function or property whose code is a file of a package."""
+    code = getattr(getattr(function, "fget", function), "__code__", None)
+    return code is not None and code.co_filename.startswith(os.path.dirname(package.__file__) + os.sep)
+
+
+def _has_own_formatter(dataset: Any, kind: Any) -> bool:
+    """Returns True if the format of a Dataset is made by another class than that of datasets, or by a changed one."""
+    package: Any = sys.modules["datasets"]
+    get_formatter = getattr(sys.modules.get("datasets.formatting"), "get_formatter", None)
+    if get_formatter is None:
+        return False
+    made = type(get_formatter(kind, features=dataset.features))
+    classes = [one for one in made.__mro__ if one.__module__.partition(".")[0] == package.__name__]
+    functions = [one for found in classes for one in vars(found).values() if isinstance(one, types.FunctionType)]
+    return made not in classes or not all(_is_written_in(package, one) for one in functions)
 
 
 def _look_into(dataset: Any) -> tuple[Any, Any, tuple[str, ...], str]:
     """Returns the table of a Dataset, the row of each of its samples, the columns of its format, and why datasets has
     to make the samples itself, or ""."""
     form = dataset.format
-    names = tuple(form["columns"] or ())
+    columns = dataset.column_names  # datasets gives the columns of a format in their order
+    names = tuple(name for name in columns if name in (form["columns"] or ()))
     kind = form["type"]
     if not _is_plain(dataset):
-        return None, None, names, "it is of a subclass with samples of its own"
+        return None, None, names, "it is of a subclass with samples of its own, or datasets' readers were replaced"
     if kind == "custom" or form.get("format_kwargs"):
         return None, None, names, "its format has a function or options of the user's"
-    if form.get("output_all_columns"):
-        names = (*names, *(name for name in dataset.column_names if name not in names))
+    if _has_own_formatter(dataset, kind):
+        return None, None, names, f"its format {kind!r} is not that of datasets"
+    if form.get("output_all_columns") and len(names) < len(columns):
+        names = (*names, *(name for name in columns if name not in names))
+        return None, None, names, "its format has output_all_columns, so some columns are in another format"
     table: Any = getattr(dataset, "data", None)
     if not hasattr(table, "table") or not hasattr(dataset, "_indices"):
         return None, None, names, "this version of datasets does not show its table"

@@ -13,6 +13,7 @@ from typing import Any
 from headrace import _core
 from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
+from headrace.sources._paths import name_for_cache
 
 _KINDS = {_core.INDEX_TAR: "tar", _core.INDEX_LINES: "lines"}
 _HEAD_BYTES = 120  # of struct hr__index_head
@@ -129,7 +130,7 @@ def _cached(kind: int, paths: tuple[str, ...], keep: str, failed: list[BaseExcep
         return np.frombuffer(made, np.uint8)
 
     digest = hashlib.sha256(json.dumps(paths).encode()).hexdigest()[:16]
-    name = f"index-{_KINDS[kind]}-{_as_name(os.path.basename(paths[0]))}-{digest}"
+    name = f"index-{_KINDS[kind]}-{name_for_cache(paths[0])}-{digest}"
     return cache(name, build, version=_core.INDEX_VERSION, sources=_made_from(paths), keep=keep)
 
 
@@ -138,12 +139,6 @@ def _made_from(paths: tuple[str, ...]) -> list[str]:
     deleted, the index in the cache is made again."""
     saved = (f"{path}.hri" for path in paths)
     return sorted({*paths, *(path for path in saved if os.path.exists(path))})
-
-
-def _as_name(text: str) -> str:
-    """Returns the characters of a file name that a name in the cache may have."""
-    most = 64
-    return "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in text)[:most]
 
 
 def _warn_without_cache(name: str, error: BaseException) -> None:

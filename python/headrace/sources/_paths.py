@@ -115,3 +115,9 @@ def warn_of_repeats(paths: list[str], name: str) -> None:
         other = "" if path == earlier else f", the first time as {earlier!r}"
         more = f", and so do {len(repeats) - 1} others" if len(repeats) > 1 else ""
         warn_user(f"headrace: sources.{name}: {path!r} comes twice{other}{more}; their samples are repeated")
+
+
+def name_for_cache(path: str) -> str:
+    """Returns the characters of a file's name that a name in headrace.cache may have."""
+    most = 64
+    return "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in os.path.basename(path))[:most]

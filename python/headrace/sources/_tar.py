@@ -15,7 +15,7 @@ from headrace.sources._index import FileIndex
 from headrace.sources._paths import find_files, warn_of_repeats
 from headrace.sources._source import Source
 from headrace.sources._tar_decode import KEY, Decoder, Decoders
-from headrace.sources._tar_report import check_damage, describe_skipped, report_of
+from headrace.sources._tar_report import check_damage, describe_empty, describe_skipped, report_of
 
 _NAME = "Tar"
 _OF_PROCESS = ("note", "_tar", "_decoders", "_plan", "_is_raw")  # attributes that a pickle does not have
@@ -28,7 +28,8 @@ class Tar(Source, PreparedDataset):
     paths: a path, a pattern (its files are sorted by bytes), braces as in "train-{000..127}.tar", or a list of these.
 
     fields: a sample is a tuple of these; "jpg;png" is the first of the two that the sample has, "__key__" is its key.
-        None: a sample is a dict of all its members, with "__key__".
+        None: a sample is a dict of all its members, with "__key__"; a key that comes again in a file, with other
+        samples between, is then an error, because its members are not side by side.
     decode: "auto" decodes by the last part of the field: images (jpg, png, ...) to RGB by headrace.images, cls and id
         to int, txt to str, json, and npy. None: bytes. A dict of functions of the bytes by field ("png", or "jpg;png"
         for both) is used first.
@@ -101,8 +102,9 @@ class Tar(Source, PreparedDataset):
         unknown = [name for name in named if name not in self._tar.names]
         if unknown and self._samples:
             warn_user(f"headrace: sources.{_NAME}: transform has functions for {unknown}, which no sample has")
-        for text in describe_skipped(self._files):
-            warn_user(f"headrace: sources.{_NAME}: {text}")
+        for text in (*describe_skipped(self._files), describe_empty(self._files)):
+            if text:
+                warn_user(f"headrace: sources.{_NAME}: {text}")
         if self._lacking or self._repeated:
             warn_user(
                 f"headrace: sources.{_NAME}: {self._lacking:,} samples that lack a field and {self._repeated:,} that "

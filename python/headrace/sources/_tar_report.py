@@ -19,6 +19,7 @@ _UNPACK = (
     (b"\x04\x22\x4d\x18", "lz4 -d"),
     (b"PK\x03\x04", "unzip"),
 )
+_POINTER = b"version https://git-lfs.github.com/spec/"
 _SKIPPED = {
     "folders": _core.TAR_FOLDERS,
     "links": _core.TAR_LINKS,
@@ -44,11 +45,18 @@ def _how_to_unpack(path: str) -> str:
     return f"it is compressed, so that its samples cannot be read at random; unpack it: {command} {path!r}"
 
 
+def _pointer_hint(path: str) -> str:
+    """Returns what to do about a pointer of Git LFS, which is in place of a file that was not fetched."""
+    with open(path, "rb") as file:
+        is_pointer = file.read(len(_POINTER)) == _POINTER
+    return ", but a pointer of Git LFS; fetch the file: git lfs pull" if is_pointer else ""
+
+
 def _describe_damage(file: dict[str, Any]) -> str:
     if file["damage"] == _core.DAMAGE_COMPRESSED:
         return f"{file['path']}: {_how_to_unpack(file['path'])}"
     if file["damage"] == _core.DAMAGE_HEADER and file["good_bytes"] == 0:
-        return f"{file['path']}: it is no tar file"
+        return f"{file['path']}: it is no tar file" + _pointer_hint(file["path"])
     return (
         f"{file['path']}, offset {file['good_bytes']:,}: {_DAMAGE[file['damage']]}; {file['samples']:,} samples before "
         "it are good"
@@ -92,6 +100,16 @@ def describe_skipped(files: FileIndex) -> Iterator[str]:
         if found:
             total = sum(file["counts"][count] for file in found)
             yield f"{total:,} {what} (in {len(found):,} files, such as {found[0]['path']})"
+
+
+def describe_empty(files: FileIndex) -> str:
+    """Returns a text about files without samples, which are hardly meant, or ""."""
+    empty = [file for file in _all(files) if not file["samples"] and not file["damage"]]
+    if not empty:
+        return ""
+    counts = {name.replace("_", " a "): empty[0]["counts"][count] for name, count in _SKIPPED.items()}
+    found = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "no members"
+    return f"{len(empty):,} of {len(files.paths):,} files have no sample, such as {empty[0]['path']}, which has {found}"
 
 
 def report_of(files: FileIndex, names: Sequence[str]) -> dict[str, Any]:

@@ -67,7 +67,8 @@ static inline int index_one(const char *name, bool uses_saved, hr_index **ret_in
     hr_indexing *indexing;
     int r = hr_indexing_start(HR_INDEX_TAR, paths, 1, uses_saved, &indexing);
     if (r < 0) return r;
-    r = hr_indexing_wait(indexing, HR_NO_DEADLINE);
+    do r = hr_indexing_wait(indexing, HR_NO_DEADLINE);
+    while (r == -EINTR);
     if (r > 0) r = hr_indexing_take(indexing, ret_index);
     hr_indexing_free(indexing);
     return r;

@@ -2,6 +2,9 @@
 #define _GNU_SOURCE
 #include "tar_scene.h"
 
+#include <errno.h>
+#include <signal.h>
+
 #include "source/index.h"
 
 /* Indexes: their serial form, which is never believed, and the files in which they are saved. */
@@ -185,6 +188,35 @@ static void a_saved_index_spares_reading_the_file(void **state) {
     hr_indexing_free(indexing);
 }
 
+static void ignore(int signal) {
+    (void)signal;
+}
+
+/* A signal ends the wait, and not as the deadline does. The files are read all the same. */
+static void a_signal_interrupts_the_wait(void **state) {
+    enum { FILES = 2000 };
+    struct sigaction action = {.sa_handler = ignore}, old;
+    const char *paths[FILES];
+    int64_t deadline_ns = in_s(PATIENCE_S);
+    int r = 1;
+    (void)state;
+    put_tar("a.tar", two_samples());
+    for (int i = 0; i < FILES; i++) paths[i] = path_of("a.tar");
+    sigaction(SIGALRM, &action, &old);
+    ualarm(500, 500);
+    for (bool was_interrupted = false; !was_interrupted && hr__now_ns() < deadline_ns;) {
+        hr_indexing *indexing;
+        must(hr_indexing_start(HR_INDEX_TAR, paths, FILES, false, &indexing));
+        while ((r = hr_indexing_wait(indexing, HR_NO_DEADLINE)) == -EINTR) was_interrupted = true;
+        hr_indexing_free(indexing);
+        check(r == 1);
+        if (was_interrupted) r = -EINTR;
+    }
+    ualarm(0, 0);
+    sigaction(SIGALRM, &old, NULL);
+    check(r == -EINTR);
+}
+
 static void a_file_that_cannot_be_read_is_an_error(void **state) {
     hr_index *index;
     (void)state;
@@ -211,6 +243,7 @@ int main(void) {
         T(a_loaded_index_has_the_inode_of_its_file),
         T(a_saved_index_is_used_while_its_file_is_the_same),
         T(a_saved_index_spares_reading_the_file),
+        T(a_signal_interrupts_the_wait),
         T(a_file_that_cannot_be_read_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,9 +19,9 @@ static void lines_of_several_files_are_read(void **state) {
     assert_line(text.lines, 0, "one");
     assert_line(text.lines, 1, "two");
     assert_line(text.lines, 2, "three\r");
-    assert_line(text.lines, 3, "four");
+    assert_line(text.lines, 3, "four\r"); /* no line feed is behind it */
     must(hr_lines_find(text.lines, 3, &line));
-    check(line.file == 3 && line.at == 9 && line.bytes == 4 && strcmp(line.path, paths[3]) == 0);
+    check(line.file == 3 && line.at == 9 && line.bytes == 5 && strcmp(line.path, paths[3]) == 0);
     check(text.index->files[0].counts[HR_LINES_BLANK] == 2 && text.index->files[3].counts[HR_LINES_BLANK] == 1);
     assert_refused(read_line(text.lines, 4, NULL), -ERANGE, "no sample 4");
     close_text(&text);

@@ -86,6 +86,27 @@ static void no_index_comes_twice_in_an_epoch(void **state) {
     }
 }
 
+/* The samples of a source, through several epochs: each pass has each of them before the next pass begins. */
+static void a_pass_ends_before_the_next_begins(void **state) {
+    (void)state;
+    static unsigned char seen[4][600];
+    const struct hr_mixture_source sources[] = {{"a", 50, 7}, {"b", 600, 8}, {"c", 1, 1}, {"d", 17, 3}};
+    const int64_t firsts[] = {0, 50, 650, 651, 668};
+    int64_t counts[4] = {0};
+    memset(seen, 0, sizeof seen);
+    for (uint64_t epoch = 0; epoch < 6; epoch++) {
+        struct hr_mixture_settings settings = {HR_MIXTURE_LENGTH, 777, 3, epoch};
+        hr_mixture *mixture = mixture_of(sources, 4, &settings);
+        fill(mixture);
+        for (int64_t p = 0; p < 777; p++) {
+            int64_t sample = indices[p] % 668;
+            int source = sample < firsts[1] ? 0 : sample < firsts[2] ? 1 : sample < firsts[3] ? 2 : 3;
+            assert_int_equal(seen[source][sample - firsts[source]]++, counts[source]++ / sources[source].size);
+        }
+        hr_mixture_free(mixture);
+    }
+}
+
 static void positions_are_read_one_by_one_and_in_strides(void **state) {
     (void)state;
     static const int64_t steps[] = {0, 1, -1, 2, 7, 64, -65, 4096, INT64_MAX, INT64_MIN};
@@ -115,7 +136,7 @@ static void mixtures_are_the_same_on_every_machine(void **state) {
     hr_mixture *mixture = mixture_of(sources, 4, &settings);
     int64_t n = fill(mixture);
     uint64_t hash = hr__hash(indices, (uint64_t)n * sizeof *indices, 0);
-    if (hash != UINT64_C(0x6D17B5463315FED4))
+    if (hash != UINT64_C(0xBB40297774B63C28))
         fail_msg("%lld indices have 0x%016llx", (long long)n, (unsigned long long)hash);
     hr_mixture_free(mixture);
 }
@@ -170,6 +191,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shares_are_exact_at_the_ends_of_runs),
         cmocka_unit_test(no_index_comes_twice_in_an_epoch),
+        cmocka_unit_test(a_pass_ends_before_the_next_begins),
         cmocka_unit_test(positions_are_read_one_by_one_and_in_strides),
         cmocka_unit_test(mixtures_are_the_same_on_every_machine),
         cmocka_unit_test(an_epoch_ends_after_the_first_or_the_last_source),

@@ -188,6 +188,31 @@ static void headless_files_need_a_dtype(void **state) {
     assert_refused(open_one("pipe.bin", BY_4, &tokens), -EINVAL, "not a regular file");
 }
 
+static void foreign_files_need_a_dtype(void **state) {
+    static const uint32_t wide[16] = {7, 70000, 9, 11, 50256, 1};
+    static const char text[] = "A text that has not been made into tokens.";
+    struct hr_tokens_options given = {.dtype = {1, 16, 1}, .length = 4};
+    hr_tokens *tokens;
+    (void)state;
+    put("a.bin", "PK\3\4________", 12);
+    assert_refused(open_one("a.bin", BY_4, &tokens), -EINVAL, "seems to be a zip archive");
+    must(open_one("a.bin", given, &tokens));
+    hr_tokens_close(tokens);
+    put("a.bin", text, sizeof text - 1);
+    assert_refused(open_one("a.bin", BY_4, &tokens), -EINVAL, "seems to be text");
+    uint16_t many[256] = {0};
+    for (int i = 0; i < 256; i++) many[i] = i % 2 ? 1 : (uint16_t)(i + 40);
+    put("a.bin", many, sizeof many);
+    assert_refused(open_one("a.bin", BY_4, &tokens), -EINVAL, "tokens of 4 bytes");
+    put("a.bin", wide, sizeof wide);
+    must(open_one("a.bin", BY_4, &tokens)); /* too few to say */
+    hr_tokens_close(tokens);
+    put("a_document.bin", TEN, sizeof TEN);
+    assert_refused(open_one("a_document.bin", BY_4, &tokens), -EINVAL, "a_document.idx is missing");
+    put("a.bin", "version https://git-lfs.github.com/spec/v1\n", 43);
+    assert_refused(open_one("a.bin", given, &tokens), -EINVAL, "a pointer of Git LFS");
+}
+
 static void wrong_options_are_refused(void **state) {
     hr_tokens *tokens;
     (void)state;
@@ -461,13 +486,14 @@ static void offsets_above_32_bits_are_read(void **state) {
     static const uint16_t last[COUNT] = {5, 6, 7, 8};
     const uint64_t count = UINT64_C(1) << 33;
     int64_t indices[] = {(int64_t)(count / COUNT) - 1, 0}, found[2 * COUNT];
+    struct hr_tokens_options given = {.dtype = {1, 16, 1}, .length = COUNT}; /* without it, zeros are refused */
     hr_tokens *tokens;
     (void)state;
     put("a.bin", "", 0);
     int fd = open(path_of("a.bin"), O_WRONLY | O_CLOEXEC);
     check(fd >= 0 && ftruncate(fd, (off_t)(2 * count)) == 0);
     check(pwrite(fd, last, sizeof last, (off_t)(2 * count - sizeof last)) == sizeof last && close(fd) == 0);
-    must(open_one("a.bin", BY_4, &tokens));
+    must(open_one("a.bin", given, &tokens));
     check(count_of(tokens) == count / COUNT);
     must(hr_tokens_gather(tokens, indices, 2, found, NULL));
     check(found[0] == 5 && found[3] == 8 && found[4] == 0);
@@ -503,6 +529,7 @@ int main(void) {
         T(llmc_heads_are_checked),
         T(npy_heads_are_checked),
         T(headless_files_need_a_dtype),
+        T(foreign_files_need_a_dtype),
         T(wrong_options_are_refused),
         T(megatrons_sequences_and_documents_are_read),
         T(documents_of_scattered_sequences_are_joined),

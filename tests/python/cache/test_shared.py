@@ -415,6 +415,37 @@ def test_indices_of_one_dimension_are_as_with_numpy() -> None:
     assert type(headrace.cache.shared("rows", (2, 3), "f8").fetch_add((-1, 2), 1)) is np.float64
 
 
+EMPTY = {
+    (6,): (
+        [],
+        [[]],
+        range(0),
+        np.zeros(0, np.int64),
+        np.zeros(0, np.uint8),
+        slice(0, 0),
+        np.zeros(6, bool),
+        [False] * 6,
+    ),
+    (6, 3): (([], []), ([], 0), (0, []), np.zeros((6, 3), bool), [[False] * 3] * 6),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+@pytest.mark.parametrize("shape", EMPTY)
+def test_empty_choice_changes_nothing(shape: tuple[int, ...], dtype: str) -> None:
+    array = headrace.cache.shared(f"empty-{len(shape)}-{dtype}", shape, dtype)
+    array.array[...] = before = np.arange(array.array.size).reshape(shape).astype(dtype)
+    for index in EMPTY[shape]:
+        for values in (1, [], np.zeros(0, dtype)):
+            array.add(index, values)
+            array.maximum(index, values)
+            found = array.fetch_add(index, values)
+            assert found.dtype == dtype and found.shape == before[index].shape and found.size == 0
+            assert np.array_equal(array.array, before)
+    with pytest.raises(TypeError, match="an int or an array of ints"):
+        array.add((np.zeros(0),) * len(shape), 1)
+
+
 def test_bad_elements_change_nothing() -> None:
     shared = headrace.cache.shared("numbers", (2, 3), "i4")
     for index in ((2, 0), (0, -4), ([0, 5], 0), 1, (1, 1, 1), slice(0, 1)):

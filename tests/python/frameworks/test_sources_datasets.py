@@ -4,10 +4,12 @@ them."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
 import pickle
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -92,6 +94,76 @@ def test_the_columns_of_a_format_are_kept(dataset: Any) -> None:
     assert sorted(wide[0]) == sorted(dataset.column_names) and wide[1]["text"] == "row 1"
 
 
+def test_columns_come_in_the_order_of_datasets(dataset: Any) -> None:
+    for columns in (["score", "label"], ["label", "input_ids", "score"], ["score"]):
+        for form in ("torch", "numpy", None):
+            changed = dataset.with_format(form, columns=columns)
+            assert (
+                list(sources.Arrow(changed)[0]) == list(changed[0]) == sorted(columns, key=dataset.column_names.index)
+            )
+    wide = dataset.with_format("torch", columns=["score"], output_all_columns=True)
+    assert list(sources.Arrow(wide)[0]) == list(wide[0])
+    assert list(sources.Arrow(dataset, columns=["score", "label"])[0]) == ["score", "label"]
+
+
+def columns_of_all_kinds(datasets: Any) -> dict[str, tuple[Any, list[Any]]]:
+    """Columns that are not read by address, and some that are."""
+    value = datasets.Value
+    sequence = getattr(datasets, "List", None) or datasets.Sequence
+    return {
+        "half": (value("float16"), [0.5, 1.5, 2.5]),
+        "uint64": (value("uint64"), [1, 2, 3]),
+        "uint64 list": (sequence(value("uint64")), [[1, 2]] * 3),
+        "lists within lists": (sequence(sequence(value("int64"))), [[[1, 2], [3, 4]]] * 3),
+        "Array2D": (datasets.Array2D((2, 2), "float32"), [[[1.0, 2.0], [3.0, 4.0]]] * 3),
+        "struct": ({"a": sequence(value("float32")), "b": value("int32")}, [{"a": [1.0, 2.0], "b": 3}] * 3),
+        "text": (value("string"), ["a", "b", "c"]),
+        "label": (datasets.ClassLabel(names=["x", "y"]), [0, 1, 0]),
+        "fixed list": (sequence(value("int32"), 2), [[1, 2]] * 3),
+        "double": (value("float64"), [0.5, 1.5, 2.5]),
+    }
+
+
+@pytest.mark.parametrize("form", ["torch", "numpy"])
+def test_other_columns_have_the_format_of_the_dataset(datasets: Any, form: str) -> None:
+    for feature, rows in columns_of_all_kinds(datasets).values():
+        features = datasets.Features({"number": datasets.Value("int64"), "x": feature})
+        made = datasets.Dataset.from_dict({"number": [1, 2, 3], "x": rows}, features=features).with_format(form)
+        for changed in (made, made.shuffle(seed=1)):
+            expected = [plain(one) for one in torch.utils.data.DataLoader(changed, 3)]
+            for workers in (0, 1):
+                options = {"multiprocessing_context": "fork"} if workers else {}
+                found = list(DataLoader(sources.Arrow(changed), 3, num_workers=workers, **options))
+                assert [plain(one) for one in found] == expected
+
+
+def test_images_are_decoded_as_by_datasets(datasets: Any) -> None:
+    images = pytest.importorskip("PIL.Image")
+    rows = {"x": [images.new("RGB", (4, 2), (9, row, 7)) for row in range(3)]}
+    made = datasets.Dataset.from_dict(rows, features=datasets.Features({"x": datasets.Image()}))
+    assert sources.Arrow(made)[1]["x"].size == (4, 2)
+    formatted = made.with_format("torch")
+    batch = next(iter(DataLoader(sources.Arrow(formatted), 3)))["x"]
+    assert batch.equal(next(iter(torch.utils.data.DataLoader(formatted, 3)))["x"])
+    assert sources.Arrow(formatted).report()["columns"]["x"]["read"] == "by datasets"
+
+
+def test_several_splits_and_streams_are_refused(dataset: Any, datasets: Any) -> None:
+    with pytest.raises(TypeError, match=r"DatasetDict has several tables, \['train', 'test'\]; .*split='train'"):
+        sources.Arrow(datasets.DatasetDict({"train": dataset, "test": dataset}))
+    with pytest.raises(TypeError, match="IterableDataset is a stream"):
+        sources.Arrow(dataset.to_iterable_dataset())
+
+
+def test_replaced_readers_are_left_to_datasets(dataset: Any, datasets: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.formatting.TorchFormatter, "_tensorize", lambda self, value: torch.tensor(-3))
+    assert sources.Arrow(dataset.with_format("torch"))[0]["label"].item() == -3
+    assert sources.Arrow(dataset)[1]["label"] == 1
+    monkeypatch.setattr(datasets.Dataset, "_getitem", lambda self, key, **_: {"label": -1})
+    source = sources.Arrow(dataset)
+    assert source[0] == {"label": -1} and "replaced" in source.report()["left_to_datasets"]
+
+
 def test_a_transform_is_left_to_datasets(dataset: Any) -> None:
     source = sources.Arrow(dataset.with_transform(lambda rows: {"twice": [2 * one for one in rows["label"]]}))
     assert source[4] == {"twice": 8} and "function" in source.report()["left_to_datasets"]
@@ -120,6 +192,72 @@ def test_workers_of_spawn_map_the_files_again(dataset: Any) -> None:
     expected = list(DataLoader(source, batch_sampler=TASKS))
     found = list(DataLoader(source, batch_sampler=TASKS, num_workers=1, multiprocessing_context="spawn"))
     assert [plain(one) for one in found] == [plain(one) for one in expected]
+
+
+# ---- streams with a shuffle buffer ----
+
+
+def shuffled_stream(datasets: Any, seed: int | None = 1) -> Any:
+    rows = datasets.Dataset.from_dict({"x": list(range(60))}).to_iterable_dataset(num_shards=3)
+    return rows.shuffle(seed=seed, buffer_size=10)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_shuffled_stream_is_resumed_exactly(datasets: Any, workers: int) -> None:
+    """Twice in an epoch. The state of the dataset does not have the samples in the buffer."""
+    options = {"multiprocessing_context": "fork"} if workers else {}
+
+    def make() -> Any:
+        return DataLoader(shuffled_stream(datasets), batch_size=3, num_workers=workers, **options)
+
+    whole = [batch["x"].tolist() for batch in make()]
+    state, seen = None, []
+    for steps in (3, 4, None):
+        loader = make()
+        if state is not None:
+            loader.load_state_dict(state)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            batches = iter(loader)
+            seen += [batch["x"].tolist() for batch in itertools.islice(batches, steps)]
+        told = [str(one.message) for one in caught if "shuffle buffer of 10 samples" in str(one.message)]
+        assert len(told) == (state is not None)
+        state = loader.state_dict()
+        del batches
+    assert seen == whole
+
+
+def test_stream_that_shuffles_otherwise_is_warned_of(datasets: Any) -> None:
+    loader = DataLoader(shuffled_stream(datasets, seed=None), batch_size=3)
+    next(iter(loader))
+    other = DataLoader(shuffled_stream(datasets, seed=None), batch_size=3)
+    other.load_state_dict(loader.state_dict())
+    with pytest.warns(UserWarning, match="they are others than before"):
+        list(other)
+
+
+class Wrapper(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.stream)
+
+    def state_dict(self) -> Any:
+        return self.stream.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self.stream.load_state_dict(state)
+
+
+def test_state_without_the_buffer_is_warned_of(datasets: Any) -> None:
+    """A dataset of the user's has the state of the stream in its own; so have states of earlier versions."""
+    loader = DataLoader(Wrapper(shuffled_stream(datasets)), batch_size=3)
+    next(iter(loader))
+    other = DataLoader(Wrapper(shuffled_stream(datasets)), batch_size=3)
+    other.load_state_dict(loader.state_dict())
+    with pytest.warns(UserWarning, match=r"up to 10 samples may be lost, and some may come twice"):
+        iter(other)
 
 
 # ---- text files ----

@@ -57,13 +57,23 @@ class SlowMixture:
         first_pass = [self.count_before(begin, source) // size for source, size in enumerate(self.sizes)]
         for run in range(-(-self.length // RUN)):
             size = min(RUN, self.length - run * RUN)
-            for place in self._shuffle(run, size):
-                walk = begin + run * RUN + place
-                source = self.source_at(walk)
-                number, at = divmod(self.count_before(walk, source), self.sizes[source])
+            walks = [begin + run * RUN + place for place in self._shuffle(run, size)]
+            places = [(source := self.source_at(walk), self.count_before(walk, source)) for walk in walks]
+            for source, counted in self._in_order(places):
+                number, at = divmod(counted, self.sizes[source])
                 index = sum(self.sizes[:source]) + self._pass(source, number)[at]
                 found.append(index + (number - first_pass[source]) * total)
         return found
+
+    def _in_order(self, places: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Sorts the samples of each source of which a pass ends within the run."""
+        counts: dict[int, list[int]] = {}
+        for source, counted in places:
+            counts.setdefault(source, []).append(counted)
+        for source, mine in counts.items():
+            if min(mine) // self.sizes[source] != max(mine) // self.sizes[source]:
+                mine.sort()
+        return [(source, counts[source].pop(0)) for source, _ in places]
 
     def _shuffle(self, run: int, size: int) -> list[int]:
         words = _words(_seeded((_mix(_seeded(self.seed, self.epoch) + _GOLDEN & _MASK)), run), 4)

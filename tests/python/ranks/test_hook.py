@@ -228,10 +228,20 @@ REASONS = {
     "raise ValueError('  \\n')": "ValueError",
     "import json; json.loads('{')": "json.decoder.JSONDecodeError: Expecting property name",
     "compile('a b', 'x.py', 'exec')": "SyntaxError: invalid syntax",
-    NESTED + "raise RuntimeError('Caught KeyError in worker 0.\\nOriginal ' + other_process())": "KeyError: 'key'",
-    NESTED
-    + "raise RuntimeError('a worker failed:\\n  | ' + other_process().replace('\\n', '\\n  | '))": "KeyError: 'key'",
-    NESTED + "raise RuntimeError('cut: ' + other_process()[:60])": "RuntimeError: cut: Traceback",
+    NESTED + "raise RuntimeError('Caught KeyError in worker 0.\\nOriginal ' + other_process())": (
+        "RuntimeError: Caught KeyError in worker 0. (KeyError: 'key')"
+    ),
+    NESTED + "raise RuntimeError('a worker failed:\\n  | ' + other_process().replace('\\n', '\\n  | '))": (
+        "RuntimeError: a worker failed (KeyError: 'key')"
+    ),
+    NESTED + "raise RuntimeError('cut: ' + other_process()[:60])": "RuntimeError: cut",
+    NESTED + "raise RuntimeError(other_process())": "RuntimeError (KeyError: 'key')",
+    NESTED + "raise RuntimeError('\\n\\n-- Process 0 failed:\\n' + other_process())": (
+        "RuntimeError: -- Process 0 failed: (KeyError: 'key')"
+    ),
+    NESTED + "raise ValueError('rank 3 failed:\\n  ' + other_process().replace('\\n', '\\n  ') + '=====')": (
+        "ValueError: rank 3 failed (KeyError: 'key')"
+    ),
     "raise ValueError('é' * 4000)": "ValueError: ééé",
     "class E(Exception):\n  exceptions = property(lambda self: 1 / 0)\nraise E('odd')": "E",
 }

@@ -38,7 +38,7 @@ def write(path: pathlib.Path, text: str | bytes) -> str:
 def lines_of(path: Any) -> list[str]:
     """Reads lines as a plain program does, without their ends and without blank ones."""
     with open(path, encoding="utf-8-sig", newline="\n") as file:
-        lines = [line.removesuffix("\n").removesuffix("\r") for line in file]
+        lines = [line.removesuffix("\r\n").removesuffix("\n") for line in file]
     return [line for line in lines if line.strip(" \t\n\v\f\r")]
 
 
@@ -104,6 +104,23 @@ def test_source_is_a_sequence(tmp_path: pathlib.Path) -> None:
     with pytest.raises(TypeError, match="an index should be an int"):
         found["a"]  # type: ignore[index]
     assert list(pickle.loads(pickle.dumps(found))) == list(copy.deepcopy(found)) == list(found)
+
+
+@pytest.mark.parametrize(
+    "data", ["a\r", "one\ntwo\r", "\r\n\ra\r", "x" * 65535 + "\r", "x" * 65536 + "\r", "x" * 300_000 + "\r"]
+)
+def test_last_carriage_return_without_line_feed_stays(tmp_path: pathlib.Path, data: str) -> None:
+    path = write(tmp_path / "a.txt", data)
+    found = sources.Lines(path)
+    assert list(found) == lines_of(path)
+    assert found[-1].endswith("\r") and found.lengths.tolist() == [len(line) for line in lines_of(path)]
+
+
+def test_pointer_of_git_lfs_is_no_text(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path / "a.jsonl", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12\n")
+    for kind in (sources.Lines, sources.Jsonl):
+        with pytest.raises(ValueError, match=r"a\.jsonl is a pointer of Git LFS.*git lfs pull"):
+            kind(path)
 
 
 def test_transform_and_encodings(tmp_path: pathlib.Path) -> None:

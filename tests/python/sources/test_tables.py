@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import pickle
+import subprocess
 import sys
 import types
 import warnings
@@ -136,6 +138,37 @@ def test_arrays_without_rows_are_refused(given: Any, error: type[Exception], wor
         sources.Arrays(*given)
 
 
+class Meters(np.ndarray):
+    """An array that means more than its numbers."""
+
+
+MASKED = np.ma.masked_array([1.0, -999.0, 3.0], [False, True, False])
+
+
+@pytest.mark.parametrize(
+    "array", [MASKED, MASKED[:, None], np.ma.masked_array([1, 2, 3]), [MASKED, MASKED], [[MASKED]]]
+)
+def test_masked_arrays_are_refused(array: Any) -> None:
+    with pytest.raises(TypeError, match=r"array 'x' is a masked array.*filled\(value\).*getmaskarray"):
+        sources.Arrays(x=array)
+
+
+@pytest.mark.parametrize("array", [np.arange(6.0).reshape(3, 2).view(np.matrix), np.arange(3).view(Meters)])
+def test_other_subclasses_are_refused(array: Any) -> None:
+    with pytest.raises(TypeError, match=r"array 1 is a .*(matrix|Meters), .*np\.asarray\(array\)"):
+        sources.Arrays(np.arange(3), array)
+    assert len(sources.Arrays(np.asarray(array))) == 3
+
+
+def test_objects_that_give_masked_arrays_are_refused() -> None:
+    class Variable:
+        def __array__(self, *_: Any, **__: Any) -> Any:
+            return MASKED
+
+    with pytest.raises(TypeError, match="masked array"):
+        sources.Arrays(Variable())
+
+
 def test_memmaps_are_sent_as_paths(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "x.bin"
     np.arange(3000, dtype=np.int32).tofile(path)
@@ -224,11 +257,10 @@ def test_other_columns_are_read_by_pyarrow(gathered: list[int]) -> None:
     mixed = pa.table(
         {
             "text": ["a", "b", None, "d"],
-            "gap": pa.array([1, None, 3, 4]),
             "deep": [[[1]], [[2]], [[3]], [[4]]],
             "huge": pa.array([2**63, 1, 2, 3], pa.uint64()),
             "half": pa.array(np.arange(4, dtype=np.float16)),
-            "ragged": [[1, None], [1, 2], [1], []],
+            "nothing": pa.nulls(4),
             "kind": pa.array(["x", "y", "x", "y"]).dictionary_encode(),
         }
     )
@@ -238,6 +270,65 @@ def test_other_columns_are_read_by_pyarrow(gathered: list[int]) -> None:
     assert {one["read"] for one in report["columns"].values()} == {"by pyarrow"} and not report["gathered"]
     found = batches(DataLoader, source, [[0, 1]], collate_fn=list)
     assert found == [mixed.to_pylist()[:2]] and gathered == []
+
+
+def with_null(kind: Any, rows: list[Any], null: Any) -> tuple[Any, Any]:
+    """Returns a table, and the same with another row, which is null or has one; in chunks, some of which are sliced."""
+    long = pa.table({"x": pa.array([*rows[:1], null, *rows, null], kind)})
+    return pa.table({"x": pa.array(rows, kind)}), pa.concat_tables([long.slice(2, len(rows)), long.slice(1, 1), long])
+
+
+NULLS: dict[str, tuple[Any, list[Any], Any, Any]] = {  # what the row with a null is; None: an error
+    "float": (pa.float32(), [0.5, 1.5, 2.5], None, np.nan),
+    "double": (pa.float64(), [0.5, 1.5, 2.5], None, np.nan),
+    "integer": (pa.int16(), [1, 2, 3], None, None),
+    "boolean": (pa.bool_(), [True, False, True], None, None),
+    "list": (pa.list_(pa.int64()), [[1, 2], [3, 4], [5, 6]], None, None),
+    "list of floats": (pa.list_(pa.float32()), [[1, 2], [3, 4], [5, 6]], None, None),
+    "null in a list": (pa.list_(pa.float32()), [[1, 2], [3, 4], [5, 6]], [7, None], [7, np.nan]),
+    "null in a large list": (pa.large_list(pa.float64()), [[1, 2], [3, 4], [5, 6]], [None, 7], [np.nan, 7]),
+    "null in a list of integers": (pa.list_(pa.int32()), [[1, 2], [3, 4], [5, 6]], [7, None], None),
+    "fixed list": (pa.list_(pa.float32(), 2), [[1, 2], [3, 4], [5, 6]], None, None),
+    "null in a fixed list": (pa.list_(pa.float32(), 2), [[1, 2], [3, 4], [5, 6]], [None, 7], [np.nan, 7]),
+}
+
+
+@with_booleans
+@pytest.mark.parametrize("keep_dtypes", [False, True])
+@pytest.mark.parametrize("name", NULLS)
+def test_a_null_changes_its_own_row_only(gathered: list[int], name: str, keep_dtypes: bool) -> None:
+    kind, rows, null, wanted = NULLS[name]
+    without, has_null = (sources.Arrow(one, keep_dtypes=keep_dtypes) for one in with_null(kind, rows, null))
+    expected = describe(batches(DataLoader, without, [[0, 1, 2]]))
+    assert describe(batches(DataLoader, has_null, [[0, 1, 2]])) == expected and gathered == [3, 3]
+    assert describe(batches(DataLoader, has_null, [[6, 7, 8]])) == expected
+    compare(has_null, [[0, 4], [2]])
+    for index in (3, 5, -1):
+        if wanted is None:
+            with pytest.raises(ValueError, match=rf"row {index % 10} of column 'x' (is|has a) null.*skip"):
+                has_null[index]
+            with pytest.raises((ValueError, RuntimeError), match=rf"row {index % 10} of column 'x'"):
+                batches(DataLoader, has_null, [[0, index % 10]])
+        else:
+            value = has_null[index]["x"]
+            assert np.array_equal(value, wanted, equal_nan=True) and value.dtype == without[0]["x"].dtype
+            compare(has_null, [[0, index % 10]])
+
+
+def test_null_in_a_dataframe_is_nan_or_an_error() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"share": [0.5, np.nan, 2.5], "count": pandas.array([1, 2, None], "Int64")})
+    source = sources.Arrow(frame)
+    assert np.isnan(source[1]["share"]) and source[0] == {"share": 0.5, "count": 1}
+    loader = DataLoader(source, 3, on_bad_sample="skip")
+    with pytest.warns(UserWarning, match="row 2 of column 'count' is null"):
+        assert [one["count"].tolist() for one in loader] == [[1, 2]]
+
+
+@pytest.mark.parametrize("one", [pa.table({"a": [1]}), types.SimpleNamespace(columns=["a"])])
+def test_several_tables_are_refused(one: Any) -> None:
+    with pytest.raises(TypeError, match=r"the dict has several tables, \['train', 'test'\]; give one of them"):
+        sources.Arrow({"train": one, "test": one})
 
 
 def test_lists_of_several_lengths_take_torchs_way(gathered: list[int]) -> None:
@@ -298,6 +389,9 @@ def test_a_dataset_with_own_samples_makes_them(monkeypatch: pytest.MonkeyPatch, 
     assert gathered == [2]
     source = sources.Arrow(Negated(table))
     assert batches(DataLoader, source, [[0, 1]])[0]["a"].tolist() == [-1, -2] and source[3] == {"a": -4}
+    monkeypatch.setattr(Dataset, "__getitem__", functools.partialmethod(lambda self, index: {"a": 7}))
+    replaced = sources.Arrow(Dataset(table))
+    assert replaced[0] == {"a": 7} and "replaced" in replaced.report()["left_to_datasets"]
     assert gathered == [2]
 
 
@@ -351,13 +445,134 @@ def test_parquet_is_pickled_as_a_handle(parquet: pathlib.Path) -> None:
     assert describe(found) == describe(batches(torchs.DataLoader, source))
 
 
+def numbers(*values: Any, kind: Any = None) -> Any:
+    return pa.table({"x": pa.array(values, kind)})
+
+
+STRICT = pa.schema([pa.field("x", pa.int64(), nullable=False)])
+PAIR = pa.struct([("b", pa.large_string()), ("a", pa.int8())])
+STORED_OTHERWISE = {
+    "not null": ([numbers(1, None), pa.table([pa.array([3])], schema=STRICT)], pa.int64()),
+    "smaller integers": ([numbers(1, kind=pa.int8()), numbers(300, kind=pa.int16())], pa.int16()),
+    "unsigned integers": ([numbers(2**32 - 1, kind=pa.uint32()), numbers(-1, kind=pa.int8())], pa.int64()),
+    "floats": ([numbers(0.5, kind=pa.float32()), numbers(0.25)], pa.float64()),
+    "large strings": ([numbers("a"), numbers("b", kind=pa.large_string())], pa.large_string()),
+    "large binaries": ([numbers(b"a", kind=pa.large_binary()), numbers(b"b")], pa.large_binary()),
+    "only nulls": ([numbers(None, kind=pa.null()), numbers("a"), numbers(None, kind=pa.null())], pa.string()),
+    "lists": ([numbers([1]), numbers([2], kind=pa.large_list(pa.int32()))], pa.large_list(pa.int64())),
+    "lists of nulls": ([numbers(["a"]), numbers([], kind=pa.list_(pa.null()))], pa.list_(pa.string())),
+    "fixed lists": ([numbers([1, 2], kind=pa.list_(pa.int64(), 2)), numbers([3])], pa.list_(pa.int64())),
+    "dictionaries": ([pa.table({"x": pa.array(["a"]).dictionary_encode()}), numbers("b")], pa.string()),
+    "structs": ([numbers({"a": 1, "b": "s"}), numbers({"b": "t", "a": 2}, kind=PAIR)], None),
+    "no rows": ([numbers(1), numbers(kind=pa.string()), pa.table({})], pa.int64()),
+}
+
+
+def write_parquet(folder: pathlib.Path, tables: list[Any]) -> list[str]:
+    paths = [str(folder / f"{number}.parquet") for number in range(len(tables))]
+    for path, one in zip(paths, tables, strict=True):
+        pq.write_table(one, path)
+    return paths
+
+
+def plain_rows(source: Any) -> list[dict[str, Any]]:
+    return [{name: getattr(value, "tolist", lambda v=value: v)() for name, value in row.items()} for row in source]
+
+
+@pytest.mark.parametrize("name", STORED_OTHERWISE)
+def test_columns_that_are_stored_otherwise_are_one(tmp_path: pathlib.Path, name: str) -> None:
+    tables, kind = STORED_OTHERWISE[name]
+    source = sources.Parquet(write_parquet(tmp_path, tables), keep="job")
+    assert kind is None or source.report()["columns"]["x"]["type"] == str(kind)
+    expected = [row for one in tables for row in one.to_pylist() if one.num_rows]
+    assert [row["x"].as_py() for row in _rows_of(source)] == [row["x"] for row in expected]
+
+
+def _rows_of(source: Any) -> list[dict[str, Any]]:
+    """Returns what the table has, where a sample with a null would be an error."""
+    return [
+        {name: source._table.column(name)[row] for name in source._table.column_names} for row in range(len(source))
+    ]
+
+
+def test_columns_have_the_order_of_the_first_file(tmp_path: pathlib.Path) -> None:
+    paths = write_parquet(tmp_path, [pa.table({"x": [1], "y": [0.5]}), pa.table({"y": [1.5], "x": [2]})])
+    assert plain_rows(sources.Parquet(paths, keep="job")) == [{"x": 1, "y": 0.5}, {"x": 2, "y": 1.5}]
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ([numbers("a"), numbers(1)], r"1\.parquet has other columns than .*0\.parquet: 'x' is int64 there, and string"),
+        ([numbers(1), numbers(0.5)], r"'x' is double there, and int64"),
+        ([numbers(1, kind=pa.uint64()), numbers(1)], r"'x' is int64 there, and uint64"),
+        ([numbers({"a": 1}), numbers({"b": 1})], r"'x' is struct<b: int64> there, and struct<a: int64>"),
+        (
+            [pa.table({"x": [1], "y": [1]}), numbers(1)],
+            r"1\.parquet has no column 'y', which .*0\.parquet has, of type int64",
+        ),
+        ([numbers(1), pa.table({"x": [1], "y": [1]})], r"0\.parquet has no column 'y', which .*1\.parquet has"),
+    ],
+)
+def test_columns_that_differ_are_named(tmp_path: pathlib.Path, tables: list[Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        sources.Parquet(write_parquet(tmp_path, tables), keep="job")
+
+
+@pytest.mark.parametrize("name", ["a b", "\u00e4", "x" * 200, "a:b", "s3:", "%20#?", "[1]", "{1..2}", "a\nb", "\udcff"])
+def test_parquet_files_of_any_name_are_read(tmp_path: pathlib.Path, name: str) -> None:
+    path = tmp_path / f"{name}.parquet"
+    with open(path, "wb") as file:
+        pq.write_table(numbers(1, 2), file)
+    assert plain_rows(sources.Parquet(path, keep="job")) == [{"x": 1}, {"x": 2}]
+
+
+def test_columns_of_folders_are_read_when_asked_for(tmp_path: pathlib.Path, gathered: list[int]) -> None:
+    for year, lang in ((2023, "de"), (2024, "en%20x")):
+        folder = tmp_path / f"year={year}/lang={lang}"
+        folder.mkdir(parents=True)
+        pq.write_table(numbers(year - 2000), folder / "0.parquet")
+    pattern = str(tmp_path / "**/*.parquet")
+    assert plain_rows(sources.Parquet(pattern, keep="job")) == [{"x": 23}, {"x": 24}]
+    both = sources.Parquet(pattern, partitions=["year", "lang"], keep="job")
+    assert plain_rows(both)[1] == {"x": 24, "year": 2024, "lang": "en x"}
+    chosen = sources.Parquet(pattern, columns=["year", "x"], partitions="year", keep="job")
+    assert plain_rows(chosen) == [{"year": 2023, "x": 23}, {"year": 2024, "x": 24}]
+    compare(chosen, [[1, 0]])
+    assert gathered == [2, 2]
+    with pytest.raises(ValueError, match=r"is in no folder named month=\.\.\."):
+        sources.Parquet(pattern, partitions=["month"], keep="job")
+    with pytest.raises(ValueError, match="has no column"):
+        sources.Parquet(pattern, columns=["year"], keep="job")
+    pq.write_table(pa.table({"x": [1], "year": [1]}), tmp_path / "year=2023/lang=de/0.parquet")
+    with pytest.raises(ValueError, match="two columns named 'year'"):
+        sources.Parquet(pattern, partitions=["year"], keep="job")
+
+
+def test_without_a_writable_home_rows_are_in_memory(tmp_path: pathlib.Path) -> None:
+    paths = write_parquet(tmp_path, [numbers(1, 2)])
+    script = (
+        "import sys, pickle, headrace\nfrom headrace import sources\nsource = sources.Parquet(sys.argv[1])\n"
+        "print([int(one['x']) for one in pickle.loads(pickle.dumps(source))])\n"
+        "for entry in headrace.cache.ls() if sys.argv[2:] else ():\n"
+        "    if 'parquet-no-home' in entry.name:\n"
+        "        headrace.cache.rm(entry.name, force=True, version=entry.version)\n"
+    )
+    path = str(tmp_path / "no-home.parquet")
+    os.rename(paths[0], path)
+    for changed, clean in (({"HOME": "/proc/none"}, ["clean"]), ({"HEADRACE_CACHE": "/proc/none"}, [])):
+        env = {name: value for name, value in os.environ.items() if name != "HEADRACE_CACHE"} | changed
+        done = subprocess.run([sys.executable, "-c", script, path, *clean], env=env, capture_output=True, text=True)
+        assert done.stdout == "[1, 2]\n" and "are not kept as keep='disk' says" in done.stderr, done.stderr
+
+
 def test_bad_parquet_files_are_named(parquet: pathlib.Path) -> None:
     bad = parquet / "part-9.parquet"
     bad.write_bytes(b"PAR1" + bytes(40))
     with pytest.raises(ValueError, match=f"{bad} is no Parquet file, or it is damaged"):
         sources.Parquet(parquet / "*.parquet", keep="boot")
     pq.write_table(pa.table({"other": [1]}), bad)
-    with pytest.raises(ValueError, match=f"{bad} has other columns than"):
+    with pytest.raises(ValueError, match=f"{bad} has no column 'small', which"):
         sources.Parquet(parquet / "*.parquet", keep="boot")
     with pytest.raises(ValueError, match=r"has no column \['none'\]"):
         sources.Parquet(bad, columns=["none"], keep="boot")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pathlib
 import pickle
 import random
@@ -141,10 +142,48 @@ def test_members_beyond_four_gigabytes(tmp_path: pathlib.Path) -> None:
     assert f"cls (1 bytes) at {size + 512:,}" in found.where(0)
 
 
-def test_repeated_key_is_a_new_sample_and_counted(tmp_path: pathlib.Path) -> None:
-    path = write_tar(tmp_path / "a.tar", [("1.a", b"1"), ("2.a", b"2"), ("1.b", b"3"), ("2.b", b"4"), ("3.b", b"5")])
-    found = assert_same(path)
-    assert len(found) == 5 and found.report()["repeated_keys"] == 2
+INTERLEAVED = [("0.a", b"1"), ("1.a", b"2"), ("0.b", b"3"), ("1.b", b"4")]
+
+
+def test_key_that_comes_again_is_an_error(tmp_path: pathlib.Path) -> None:
+    """webdataset gives each part as a sample."""
+    path = write_tar(tmp_path / "a.tar", INTERLEAVED)
+    for damaged in ("error", "skip"):
+        with pytest.raises(
+            ValueError, match=r"a\.tar has the key '0' at offset 0 and again at offset 2048.*2 such samples"
+        ):
+            sources.Tar(path, damaged=damaged)
+    good = write_tar(tmp_path / "b.tar", [("0.a", b"1"), ("0.b", b"2"), ("1.a", b"3"), ("1.b", b"4")])
+    with pytest.raises(ValueError, match=r"a\.tar has the key '0'"):
+        sources.Tar([good, path, good])
+    assert sources.Tar([good, good])[0]["__key__"] == "0"
+
+
+def test_fields_are_asked_of_each_part_of_a_sample(tmp_path: pathlib.Path) -> None:
+    path = write_tar(tmp_path / "a.tar", INTERLEAVED)
+    with pytest.raises(ValueError, match=r"(?s)4 of 4 samples lack a field.*side by side.*'0' has 'a', and lacks 'b'"):
+        sources.Tar(path, fields=("a", "b"))
+    found = sources.Tar(path, fields="a;b", decode=None)
+    assert [*found] == [(b"1",), (b"2",), (b"3",), (b"4",)] and found.report()["repeated_keys"] == 2
+
+
+def test_key_of_a_truncated_sample_does_not_count(tmp_path: pathlib.Path) -> None:
+    """The part that comes again is at the damage, and is left out with it."""
+    path = write_tar(tmp_path / "a.tar", [*INTERLEAVED[:2], ("0.b", b"x" * 5000)])
+    os.truncate(path, 3072)
+    with pytest.warns(UserWarning, match="not read to their end"):
+        found = sources.Tar(path, damaged="skip", decode=None)
+    assert len(found) == 2 and found.report()["repeated_keys"] == 0
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [([], "no members"), ([("readme", b"1"), ("d/x", b"2")], "2 without a field"), ([special("a", b"5")], "1 folders")],
+)
+def test_file_without_samples_is_a_warning(tmp_path: pathlib.Path, members: list[Any], words: str) -> None:
+    path = write_tar(tmp_path / "a.tar", members)
+    with pytest.warns(UserWarning, match=rf"1 of 1 files have no sample, such as .*a\.tar, which has {words}"):
+        assert len(sources.Tar(path)) == 0
 
 
 def test_same_key_in_two_files_is_two_samples(tmp_path: pathlib.Path) -> None:
@@ -224,7 +263,9 @@ def test_fields_are_a_tuple_in_their_order(tmp_path: pathlib.Path) -> None:
 def test_samples_that_lack_a_field_are_counted_or_left_out(tmp_path: pathlib.Path) -> None:
     members = [(f"{i}.{field}", b"1") for i in range(10) for field in (("cls", "jpg") if i % 3 else ("cls",))]
     path = write_tar(tmp_path / "a.tar", members)
-    with pytest.raises(ValueError, match=r"(?s)4 of 10 samples lack a field.*offset 0: key '0'.*key '3'.*key '6'"):
+    with pytest.raises(
+        ValueError, match=r"(?s)4 of 10 samples lack a field.*offset 0: key '0' has .*lacks 'jpg'.*key '3'.*key '6'"
+    ):
         sources.Tar(path, fields=("jpg", "cls"))
     with pytest.warns(UserWarning, match=r"4 samples that lack a field and 0 .* are left out of 10"):
         found = sources.Tar(path, fields=("cls", "jpg"), missing="skip", decode=None)

@@ -3,13 +3,19 @@
 
 from __future__ import annotations
 
+import bz2
 import errno
+import gzip
+import io
+import lzma
 import os
 import pathlib
 import pickle
 import re
 import resource
+import struct
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -110,6 +116,98 @@ def test_truncated_data_of_megatron_is_an_error(tmp_path: pathlib.Path) -> None:
         sources.Tokens(prefix)
 
 
+# ---- files that have no uint16 tokens ----
+
+TEXT = np.random.default_rng(0).zipf(1.3, 40_000) % 50_257  # has the frequencies of a text's tokens
+LARGE = np.where(np.arange(40_000) % 100, TEXT, TEXT + 70_000)  # tokens that need 32 bits
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 100000000\n"
+
+
+def _packed(tokens: Any) -> bytes:
+    """Returns a file of lit-gpt's PackedDataset: a name, a version, the code of a dtype, a size."""
+    return b"LITPKDS" + struct.pack("<QBQ", 1, 8, len(tokens)) + tokens.astype("<u2").tobytes()
+
+
+def _chunk(items: list[bytes]) -> bytes:
+    ends = np.cumsum([4 * (len(items) + 2), *map(len, items)]).astype("<u4")
+    return struct.pack("<I", len(items)) + ends.tobytes() + b"".join(items)
+
+
+def _zipped(data: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("data", data)
+    return file.getvalue()
+
+
+FOREIGN = {
+    "gzip": (gzip.compress(TEXT.astype("u2").tobytes()), "compressed by gzip"),
+    "bzip2": (bz2.compress(TEXT.astype("u2").tobytes()), "compressed by bzip2"),
+    "xz": (lzma.compress(TEXT.astype("u2").tobytes()), "compressed by xz"),
+    "zstd": (b"\x28\xb5\x2f\xfd" + TEXT.astype("u2").tobytes(), "compressed by zstd"),
+    "zip": (_zipped(b"tokens"), "a zip archive"),
+    "pickle": (pickle.dumps(TEXT), "a pickle"),
+    "safetensors": (struct.pack("<Q", 16) + b'{"a":{"dtype":0}}' + bytes(99), "safetensors"),
+    "pointer": (POINTER, "pointer of Git LFS.*git lfs pull"),
+    "lit-gpt": (_packed(TEXT), "PackedDataset"),
+    "litdata": (_chunk([TEXT.astype("u2").tobytes()] * 3), "chunk of LitData"),
+    "uint32": (TEXT.astype("u4").tobytes(), 'tokens of 4 bytes.*dtype="uint32"'),
+    "large uint32": (LARGE.astype("u4").tobytes(), "tokens of 4 bytes"),
+    "int32 with -1": (np.where(TEXT == 7, -1, TEXT).astype("i4").tobytes(), "tokens of 4 bytes"),
+    "int64": (TEXT.astype("i8").tobytes(), "tokens of 8 bytes"),
+    "big-endian int32": (TEXT.astype(">i4").tobytes(), "byte order of another machine"),
+    "big-endian large int64": (LARGE.astype(">i8").tobytes(), "byte order of another machine"),
+    "big-endian uint16": (TEXT.astype(">u2").tobytes(), "byte order of another machine"),
+    "uint8": (np.frombuffer(b"a\0bc" * 300, "u1").tobytes(), "tokens of 1 byte"),
+    "text": ("Ein Text, größer als nötig.\n".encode() * 9, "text, which has not been made into tokens"),
+    "zeros": (bytes(4096), "begins with zeros"),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_foreign_bin_file_is_an_error_that_says_what_it_is(tmp_path: pathlib.Path, name: str) -> None:
+    """With a dtype it is read, except what Git LFS has not fetched."""
+    data, text = FOREIGN[name]
+    path = tmp_path / "a.bin"
+    path.write_bytes(data + data[-1:] * (len(data) % 2))
+    with pytest.raises(ValueError, match=r"a\.bin .*" + text):
+        sources.Tokens(path, length=6)
+    if name == "pointer":
+        with pytest.raises(ValueError, match=text):
+            sources.Tokens(path, length=6, dtype="uint16")
+    else:
+        first = np.frombuffer(data[:12], "u2").tolist()
+        assert sources.Tokens(path, length=6, dtype="uint16")[0].tolist() == first
+
+
+@pytest.mark.parametrize("name", ["a_text_document", "b_content_sentence"])
+def test_megatron_file_without_index_is_an_error(tmp_path: pathlib.Path, name: str) -> None:
+    path = write_headless(tmp_path / f"{name}.bin", TEXT)
+    with pytest.raises(ValueError, match=rf"its index .*{name}\.idx is missing"):
+        sources.Tokens(path, length=6)
+    assert sources.Tokens(path, length=6, dtype="uint16")[0].tolist() == TEXT[:6].tolist()
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        TEXT,
+        TEXT % 65,
+        TEXT % 20,
+        TEXT % 2,
+        TEXT + 15_000,
+        range(40),
+        range(7),
+        [0] * 9,
+        [65_535] * 99,
+        np.arange(65_536),
+    ],
+)
+def test_tokens_of_a_text_are_read_without_dtype(tmp_path: pathlib.Path, tokens: Any) -> None:
+    path = write_headless(tmp_path / "a.bin", tokens)
+    assert sources.Tokens(path, length=len(tokens))[0].tolist() == list(tokens)
+
+
 @pytest.fixture
 def low_limit() -> Iterator[None]:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -153,7 +251,7 @@ def test_many_tokens_in_a_sparse_file_are_numbered_right(tmp_path: pathlib.Path)
     with open(path, "r+b") as file:
         file.seek(2 * (count - 4))
         file.write(np.array([5, 6, 7, 8], np.uint16).tobytes())
-    found = sources.Tokens(path, length=3, stride=1, labels=True)
+    found = sources.Tokens(path, length=3, stride=1, labels=True, dtype="uint16")
     assert len(found) == count - 3
     assert [part.tolist() for part in found[-1]] == [[5, 6, 7], [6, 7, 8]]
     assert [part.tolist() for part in found[count // 2]] == [[0, 0, 0], [0, 0, 0]]

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import random
 import subprocess
 import sysconfig
 import warnings
+import zlib
 from collections import Counter
 from typing import Any
 
@@ -243,6 +245,28 @@ def test_state_of_a_changed_mixture_is_refused() -> None:
     other = DataLoader(mixture().dataset, 4, sampler=mixture(seed=1))  # type: ignore[arg-type, assignment]
     with pytest.raises(headrace.StateError, match="seed=0 of the Mixture"):
         other.load_state_dict(state)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("part", [slice(None), slice(1, None, 2), slice(3, 90)])
+def test_state_of_an_earlier_order_is_refused(part: slice) -> None:
+    """States had no "algorithm" while the order was another one. The rest of the epoch can be left out."""
+
+    def make(**options: Any) -> Any:
+        mix = mixture()
+        return DataLoader(mix.dataset, 4, sampler=mix[part], **options)  # type: ignore[arg-type]
+
+    loader = make()
+    next(iter(loader))
+    fields = json.loads(loader.state_dict()["headrace"])
+    del fields["checksum"]
+    assert fields["order"].pop("algorithm") == 2
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    earlier = {"headrace": f'{text[:-1]},"checksum":{zlib.crc32(text.encode())}}}'}
+    with pytest.raises(headrace.StateError, match="a Mixture of algorithm 1, and this version of headrace has 2"):
+        make().load_state_dict(earlier)
+    loader = make(on_changed="next_epoch")
+    loader.load_state_dict(earlier)
+    assert loader.steps_left == len(loader)
 
 
 def test_batch_sampler_around_a_mixture_is_continued() -> None:

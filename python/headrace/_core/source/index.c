@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* _core.Index: where the members and lines of files are. _core.Indexing: threads that make an index. */
+#include <errno.h>
+
 #include "source/source.h"
 
 /* ---- an index ---- */
@@ -196,6 +198,7 @@ static PyObject *indexing_wait(PyObject *self, PyObject *seconds) {
     Py_BEGIN_ALLOW_THREADS;
     r = hr_indexing_wait(indexing_of(self), deadline_ns);
     Py_END_ALLOW_THREADS;
+    if (r == -EINTR) return PyErr_CheckSignals() < 0 ? NULL : PyBool_FromLong(false); /* the caller waits in slices */
     return r < 0 ? core_raise(r) : PyBool_FromLong(r);
 }
 

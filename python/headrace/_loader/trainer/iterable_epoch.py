@@ -2,8 +2,9 @@
 """One epoch of a loader with an iterable dataset: how far it is, and the state that continues it.
 
 A dataset with state_dict and load_state_dict continues where it was, in each worker. Any other one is iterated from its
-beginning, and the batches that the consumer had are made again and dropped: by each worker its own, so that it does not
-matter in which order they come.
+beginning, and so is one with a shuffle buffer that its state does not have (headrace._samples.shuffle_buffer): the
+batches that the consumer had are made again and dropped, by each worker its own, so that it does not matter in which
+order they come.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from headrace._base.warn import warn_user
 from headrace._loader.trainer.worker_positions import WorkerPositions
 from headrace._loader.worker.batch_maker import BatchNotes
 from headrace._loader.worker.repeated import Repeated
+from headrace._samples import shuffle_buffer
 from headrace.sampling._epoch import Last
 from headrace.sampling._iterable import order_of, segment, state_at_start
 from headrace.sampling._next_start import NextStart
@@ -51,10 +53,13 @@ class IterableEpoch:
         self._state = state if state is not None and (state.steps or "base" in state.seeds) else None
         self._dropped = 0 if continued is None else continued.skipped
         saved = [] if self._state is None else self._state.workers
-        self.places = WorkerPositions(max(workers, 1), saved) if workers or lookup.has_state(dataset) else None
+        self._keeps_place = shuffle_buffer.keeps_place(dataset)
+        self._has_states = any(isinstance(place, list) and place[:1] != [None] for place in saved[1:])
+        has_places = workers or self._keeps_place or self._has_states
+        self.places = WorkerPositions(max(workers, 1), saved) if has_places else None
         self._begun = self._state.steps if self._state is not None and saved else 0
         steps = 0 if self._state is None else self._state.steps
-        self._repeated = 0 if lookup.has_state(dataset) and saved else steps
+        self._repeated = 0 if saved and (self._keeps_place or self._has_states) else steps
         self.to_drop = self._dropped + (0 if saved else steps)
         self._noted = 0  # batches after which the dataset's state was noted
         self._digester = self._new_digester(state)
@@ -118,18 +123,30 @@ class IterableEpoch:
                 if warning := self._digester.take_warning():
                     warn_user(warning)
         made = self._begun + self.tasks.answered_count + 1
-        if self.places is not None and self._held_back and made != self._noted:
+        if self.places is not None and self._keeps_place and self._held_back and made != self._noted:
             state = pickle.dumps(self._dataset.state_dict())
             self.places.note(0, BatchNotes(0, state=state, made=made), self._delivered())
             self._noted = made
 
     def warn_of_drop(self) -> None:
-        """Says what it costs to continue a dataset that has no state."""
+        """Says what it costs to continue a dataset that has no state, or one that does not have all of its samples."""
+        kind, buffered = type(self._dataset).__name__, shuffle_buffer.count_buffered(self._dataset)
         if self._repeated:
+            why = (
+                f"{kind} has a shuffle buffer of {buffered:,} samples, which its state_dict does not have"
+                if buffered
+                else f"{kind} has no state_dict and load_state_dict"
+            )
             warn_user(
-                f"headrace: the state has none of the dataset ({type(self._dataset).__name__} has no state_dict and "
-                f"load_state_dict), so the {self._repeated} batches that were delivered before are made again and "
-                "dropped" + help_on("iterable-resume")
+                f"headrace: the state has none of the dataset ({why}), so the {self._repeated} batches that were "
+                "delivered before are made again and dropped" + help_on("iterable-resume")
+            )
+        lost = buffered or shuffle_buffer.count_inside(self._dataset)
+        if self._has_states and lost:
+            warn_user(
+                f"headrace: the state has that of the {kind}, but not the samples that were in its shuffle buffer: in "
+                f"this epoch up to {lost * max(self._workers, 1):,} samples may be lost, and some may come twice"
+                + help_on("iterable-resume")
             )
 
     def _delivered(self) -> int:
@@ -166,7 +183,7 @@ class IterableEpoch:
             seeds={**self.seeds, **self._digest_of(steps)},
             rank=self._rank,
             by=self._rank,
-            workers=self._saved() if steps and self.places is not None else [],
+            workers=self._saved(steps) if steps and self.places is not None else [],
         )
 
     def _digest_of(self, steps: int) -> dict[str, Any]:
@@ -182,8 +199,12 @@ class IterableEpoch:
             return self.places.are_ended(self._delivered())
         return bool(self.tasks.is_over) and not held_back
 
-    def _saved(self) -> list[Any]:
+    def _saved(self, steps: int) -> list[Any]:
         assert self.places is not None
+        if not self._workers and not self._keeps_place:  # that of the state which it was continued from
+            assert self._state is not None
+            state, made, _, is_ended, *_ = self._state.workers[1]
+            return [0, [state, made, steps, is_ended]]
         if self._workers or self._held_back:
             return self.places.saved(self._delivered())
         state = BatchNotes(0, state=pickle.dumps(self._dataset.state_dict()), made=self.steps_done())

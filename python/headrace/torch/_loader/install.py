@@ -28,7 +28,7 @@ def install(**options: Any) -> None:
             set them itself.
     """
     _options.check_installed(options)
-    table.installed_options = options
+    table.installed_options = _options.with_folder(options)
     loaders.set_factories(choose.get_iterator, choose.new_iterator)
     if headspace.is_asked():
         loaders.wrap_iter(choose.iter_measured)

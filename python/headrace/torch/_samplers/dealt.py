@@ -23,9 +23,10 @@ from headrace.sampling._epoch_indices import (
     part_of,
 )
 from headrace.sampling._known import segment_of
+from headrace.sampling._mixture_algorithm import ALGORITHM, check_algorithm
 from headrace.sampling._sampler_parts import SamplerParts
 from headrace.sampling._sampler_state import changed_seeds, parts_of, warn_of_changed
-from headrace.sampling._state import Segment, StateError
+from headrace.sampling._state import Segment, State, StateError
 from headrace.torch._samplers.foreign import (
     begin_with,
     changed_states,
@@ -105,6 +106,8 @@ class PerRankIndices(Dealt):
     def __init__(self, sampler: PerRank, batch_size: int, drop_last: bool) -> None:
         n = sampler._count_entries()
         order = {"kind": f"per_rank({type(sampler.dataset).__name__})", "n": n}
+        if Mixture is not None and isinstance(sampler.dataset, Mixture):
+            order["algorithm"] = ALGORITHM
         if sampler.is_seeded:
             order["seed"] = sampler.seed
         if sampler.shuffle:
@@ -117,6 +120,11 @@ class PerRankIndices(Dealt):
         self._dealt: tuple[int, Any] = (-1, ())  # the part of them from a position on
         self._parts: SamplerParts | None = None  # of the sampler that is dealt, at the beginning of the epoch
         self._parts_before: SamplerParts | None = None  # at the beginning of the epoch before
+
+    def check_order(self, state: State) -> None:
+        if "algorithm" in self.order and state.order["kind"] == self.order["kind"]:
+            check_algorithm(state.order.get("algorithm", 1))
+        super().check_order(state)
 
     def follows(self, before: EpochIndices) -> None:
         if isinstance(before, PerRankIndices):
