@@ -18,6 +18,7 @@
 #include <headrace/loader.h>
 #include <headrace/look.h>
 #include <headrace/record.h>
+#include <headrace/remote.h>
 #include <headrace/sampler.h>
 #include <headrace/source.h>
 #include <headrace/tar.h>
