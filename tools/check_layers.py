@@ -38,6 +38,7 @@ PUBLIC |= {
     "record": "record",
     "remote": "remote",
     "fetcher": "remote",
+    "objects": "source",
     "recorder": "record",
     "show": "arena",
     "tuner": "loader",

@@ -17,6 +17,7 @@
 #include <headrace/lines.h>
 #include <headrace/loader.h>
 #include <headrace/look.h>
+#include <headrace/objects.h>
 #include <headrace/record.h>
 #include <headrace/remote.h>
 #include <headrace/sampler.h>

@@ -63,6 +63,9 @@ HR_API int hr_remote_add(const struct hr_remote_object *object);
 /* Finds an object that is known, by its path or its URL. -ENOENT without a message. */
 HR_API int hr_remote_find(const char *path, struct hr_remote_object *ret_object);
 
+/* Closes the connection of this thread to the fetcher, which is made again when it is needed. */
+HR_API void hr_remote_close(void);
+
 /* Calls the fetcher with a text of at most 60 KiB, and returns its answer, which the caller frees by hr_remote_free.
  * Negative errno with a message. */
 HR_API int hr_remote_call(const char *text, size_t bytes, char **ret_answer, size_t *ret_bytes);

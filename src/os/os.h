@@ -388,11 +388,11 @@ int hr__socket_send_fd(int socket_fd, int fd);
  * at most. */
 int hr__folder_open(const char *path, int *ret_fd);
 int hr__socket_listen_in(int folder_fd, const char *name, int *ret_fd);  /* a socket that has the name is replaced */
-int hr__socket_connect_in(int folder_fd, const char *name, int *ret_fd); /* -ENOENT, -ECONNREFUSED: there is none */
+int hr__socket_connect_in(int folder_fd, const char *name, int *ret_fd); /* -ENOENT, -ECONNREFUSED: no process listens */
 int hr__socket_accept_blocking(int listen_fd, int send_s, int *ret_fd);
 /* Sends the parts as one message. -EPIPE and -ECONNRESET: the other end is closed. -EAGAIN: there is no room for it. */
 int hr__socket_send(int fd, const struct hr__read_part *parts, size_t count, bool waits);
-/* Receives a message of at most `room` bytes. Returns its size; 0: the other end is closed. -EAGAIN: there is none.
+/* Receives a message of at most `room` bytes. Returns its size; 0: the other end is closed. -EAGAIN: none has come.
  * -EMSGSIZE: it is longer. */
 int hr__socket_receive(int fd, void *data, size_t room);
 /* -EAGAIN: it has not arrived. -ECONNRESET: the other end is closed. -EPROTO: another message arrived. */

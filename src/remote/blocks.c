@@ -162,7 +162,7 @@ static int begin_boot(struct hr__blocks *blocks, struct hr__blocks_head *head) {
     return r;
 }
 
-/* Opens an existing file to write. -ENOENT: there is none that can be used. */
+/* Opens an existing file to write. -ENOENT: no file of this name can be used. */
 static int open_file(struct hr__blocks *blocks, const char *name) {
     struct hr__blocks_head head;
     struct hr__file_info info;

@@ -54,7 +54,7 @@ bool hr__is_name(const char *name); /* HR__NAME_BYTES hexadecimal digits, in low
 
 /* ---- readers ---- */
 
-/* Opens the file of an object to read. -ENOENT: there is none, or it is not that of this object, of this version of
+/* Opens the file of an object to read. -ENOENT: it does not exist, or is not that of this object, of this version of
  * headrace or of this boot: nothing of the object is kept that can be read. Others: it cannot be opened. */
 int hr__blocks_open(const char *root, const char *name, uint64_t bytes, int *ret_fd);
 /* Returns true if all bytes of a range are in the open file. */

@@ -24,8 +24,15 @@ void hr_remote_check_signals(int (*check)(void)) {
     atomic_store(&check_signals, check);
 }
 
+static _Thread_local const _Atomic bool *stop_of_thread;
+
+void hr__link_stop_with(const _Atomic bool *stop) {
+    stop_of_thread = stop;
+}
+
 static int check_wait(void) {
     int (*check)(void) = atomic_load(&check_signals);
+    if (stop_of_thread && atomic_load(stop_of_thread)) return hr__fail(-ECANCELED, "remote: reading was stopped");
     if (!check || check() >= 0) return 0;
     return hr__fail(-EINTR, "remote: a signal ended the wait for the fetcher");
 }
@@ -104,7 +111,8 @@ static int read_errors(int fd, char *ret_text, size_t room) {
     for (;;) {
         bool is_ready = false;
         int r = hr__poll(&fd, &is_ready, 1, slice_end());
-        if (check_wait() < 0) return -EINTR;
+        int stopped = check_wait();
+        if (stopped < 0) return stopped;
         if (hr__now_ns() > deadline_ns) return hr__fail(-ETIMEDOUT, "remote: the fetcher did not start within 60 s");
         if (r <= 0) continue;
         char chunk[512];
@@ -204,6 +212,10 @@ void hr__link_close(void) {
     close_link(&own_link);
 }
 
+void hr_remote_close(void) {
+    hr__link_close();
+}
+
 static void make_key(void) {
     pthread_key_create(&at_exit, close_link);
 }
@@ -258,7 +270,8 @@ static int make_link(void) {
             return 0;
         }
         if (!is_fetcher_absent) return r;
-        if (check_wait() < 0) return -EINTR;
+        int stopped = check_wait();
+        if (stopped < 0) return stopped;
         if (hr__now_ns() - begin_ns > CONNECT_NS)
             return hr__fail(-ETIMEDOUT, "remote: no fetcher answers in %s: %s" HR_HELP("remote-fetcher"), folder,
                             hr_error_text(r));
@@ -300,7 +313,8 @@ int hr__link_receive(void *message, size_t room) {
     for (;;) {
         bool is_ready = false;
         int r = hr__poll(&own_link.fd, &is_ready, 1, slice_end());
-        if (r <= 0 && check_wait() < 0) return -EINTR;
+        int stopped = r <= 0 ? check_wait() : 0;
+        if (stopped < 0) return stopped;
         if (r <= 0) continue;
         r = hr__socket_receive(own_link.fd, message, room);
         if (r == -EAGAIN) continue;

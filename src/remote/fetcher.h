@@ -54,7 +54,7 @@ struct hr__job {
     struct hr__object *object;
     uint64_t at, bytes;
     bool is_direct; /* sent to its request, and not kept */
-    bool is_soon;   /* nobody waits for it yet */
+    bool is_soon;   /* no request waits for it yet */
     char *text;     /* of a call; owned */
     size_t text_bytes;
     char *url, *version, *storage; /* copies for the thread that has it */

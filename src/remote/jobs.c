@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the fetcher fetches: requests become jobs, each part of an object one at a time, and jobs become answers. */
+/* Decides what is fetched: requests become jobs, each part of an object one at a time, and jobs become answers. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 
 enum {
     PART_BYTES = 1 << 20,   /* of a job, at most */
-    SOON_RUNNING_MOST = 48, /* jobs that nobody waits for, so that urgent ones find a thread */
+    SOON_RUNNING_MOST = 48, /* jobs that no request waits for, so that urgent ones find a thread */
     SOON_QUEUED_MOST = 4096,
     OPEN_SHARE = 4 /* of the files that may be open, the part that is for readers and requests */
 };
@@ -345,7 +345,7 @@ static struct hr__job *add_part(hr_fetcher *fetcher, struct hr__object *object, 
     return job;
 }
 
-/* Has all missing units of a range fetched. request NULL: nobody waits for them. */
+/* Has all missing units of a range fetched. request NULL: no request waits for them. */
 static void fetch_units(hr_fetcher *fetcher, struct hr__object *object, uint64_t at, uint64_t end,
                         struct hr__request *request) {
     at -= at % HR__UNIT_BYTES;
@@ -629,6 +629,7 @@ void hr_fetcher_look(hr_fetcher *fetcher, struct hr_fetcher_info *ret_info) {
                                          .fetched_bytes = fetcher->fetched_bytes,
                                          .sent_bytes = fetcher->sent_bytes,
                                          .connections = fetcher->reader_count,
+                                         .is_ending = fetcher->is_ending,
                                          .jobs = fetcher->now.count + fetcher->soon.count + fetcher->running.count};
     pthread_mutex_unlock(&fetcher->lock);
 }

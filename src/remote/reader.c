@@ -29,7 +29,7 @@ typedef int (*taker)(void *context, const char *bytes, size_t count);
 static int take_message(char *message, uint64_t id, taker take, void *context) {
     struct hr__answer answer;
     int bytes = hr__link_receive(message, HR__MESSAGE_BYTES);
-    if (bytes == -EINTR) return bytes;
+    if (bytes == -EINTR || bytes == -ECANCELED) return bytes;
     if (bytes <= 0) return -EPIPE;
     if ((size_t)bytes < sizeof answer) return hr__fail(-EPROTO, "remote: the fetcher sent half a message");
     memcpy(&answer, message, sizeof answer);
@@ -65,7 +65,8 @@ static int request(struct hr__read_part *parts, size_t count, uint64_t id, taker
         restart(context);
         r = take_answer(id, take, context);
         if (r != -EPIPE) {
-            if (r == -EINTR || r == -EPROTO || r == -ENOMEM) hr__link_close(); /* more of the answer may come */
+            if (r == -EINTR || r == -ECANCELED || r == -EPROTO || r == -ENOMEM)
+                hr__link_close(); /* more of the answer may come */
             return r;
         }
         hr__link_close();

@@ -5,6 +5,7 @@
 
 #include <headrace/remote.h>
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -34,12 +35,15 @@ int hr__remote_folder(char ret_path[HR__PATH_BYTES]);
 
 /* ---- connect.c: the connection of a thread, and the start of a fetcher ---- */
 
-/* Sends a message, and starts a fetcher if no process is one. With a message. -EINTR. */
+/* Sends a message, and starts a fetcher if no process is one. With a message. -EINTR, -ECANCELED. */
 int hr__link_send(const struct hr__read_part *parts, size_t count);
 /* The same, if this thread is connected and there is room. Best effort. */
 void hr__link_try_send(const struct hr__read_part *parts, size_t count);
-/* Waits for a message. Returns its size; 0: the fetcher has ended. -EINTR: the check of signals ends the wait. */
+/* Waits for a message. Returns its size; 0: the fetcher has ended. -EINTR: the check of signals ends the wait.
+ * -ECANCELED. */
 int hr__link_receive(void *message, size_t room);
+/* Waits of this thread end with -ECANCELED when `stop` becomes true. NULL: they do not. Borrowed. */
+void hr__link_stop_with(const _Atomic bool *stop);
 void hr__link_close(void); /* drops the connection of this thread */
 
 /* ---- reader.c ---- */

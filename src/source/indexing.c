@@ -147,6 +147,7 @@ static void index_files(hr_indexing *indexing, unsigned char *memory) {
 static void run(void *context) {
     hr_indexing *indexing = context;
     unsigned char *memory = hr__realloc(NULL, HR__WINDOW_BYTES);
+    hr__link_stop_with(&indexing->stop);
     if (memory)
         index_files(indexing, memory);
     else

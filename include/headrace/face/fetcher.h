@@ -38,7 +38,7 @@ HR_API hr_fetcher *hr_fetcher_close(hr_fetcher *fetcher);
 
 enum hr_fetcher_kind { HR_FETCHER_PART = 1, HR_FETCHER_CALL };
 
-/* What a thread does. The texts are borrowed until the job is given or failed. */
+/* A task of a thread. The texts are borrowed until the job is given or failed. */
 struct hr_fetcher_job {
     uint64_t id;
     enum hr_fetcher_kind kind;
@@ -64,6 +64,7 @@ struct hr_fetcher_info {
     uint64_t kept_bytes, quota_bytes;
     uint64_t fetched_bytes, sent_bytes; /* sent: what was not kept */
     uint64_t connections, jobs;
+    bool is_ending; /* hr_fetcher_take gives no more jobs */
 };
 HR_API void hr_fetcher_look(hr_fetcher *fetcher, struct hr_fetcher_info *ret_info);
 
