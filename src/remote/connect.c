@@ -287,7 +287,7 @@ int hr__link_send(const struct hr__read_part *parts, size_t count) {
     int r = 0;
     for (int i = 0; i < TRIES; i++) {
         if (!is_open(&own_link)) {
-            own_link.fd = -1;
+            hr__link_close(); /* that of the parent, in a forked child */
             r = make_link();
             if (r < 0) return r;
         }
@@ -303,7 +303,7 @@ int hr__link_send(const struct hr__read_part *parts, size_t count) {
 
 void hr__link_try_send(const struct hr__read_part *parts, size_t count) {
     if (!is_open(&own_link)) {
-        own_link.fd = -1;
+        hr__link_close();
         if (make_link() < 0) return;
     }
     hr__socket_send(own_link.fd, parts, count, false);

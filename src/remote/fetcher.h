@@ -27,10 +27,30 @@ struct hr__object {
     uint64_t bytes;
     struct hr__blocks *blocks; /* NULL: it is not kept */
     struct hr__job *jobs;      /* parts that are fetched to be kept */
-    uint32_t job_count;        /* all that refer to it */
+    unsigned char *in_flight;  /* a bit for each unit that is in one of them */
+    uint32_t job_count;        /* all that refer to it, and parcels */
+    struct hr__parcel *parcels;
+    uint64_t wanted_units; /* that requests were for */
+    uint64_t fill_at;      /* all before it is kept or in flight */
+    bool is_filling;       /* it is in the list of the objects that are fetched as a whole */
+    struct hr__object *next_to_fill;
     int64_t used_ns;
     bool is_saving;
     struct hr__object *next; /* in its list of the table */
+};
+
+/* A range that was announced and is not kept: it is fetched into memory, until it is read. */
+struct hr__parcel {
+    struct hr__object *object;
+    uint64_t at, bytes, taken; /* taken: bytes that were sent */
+    char *data;                /* NULL: they are on their way */
+    uint32_t references;       /* the list, and jobs */
+    bool is_listed;
+    int64_t made_ns;
+    struct hr__job *filling; /* the job that brings the bytes; NULL: they are here, or will not come */
+    struct hr__job *waiting; /* jobs that send a part of it when it has come */
+    struct hr__parcel *next_of_object;
+    struct hr__parcel *previous, *next; /* by age */
 };
 
 /* A READ or CALL that waits for jobs. */
@@ -53,9 +73,11 @@ struct hr__job {
     enum hr__job_state state;
     struct hr__object *object;
     uint64_t at, bytes;
-    bool is_direct; /* sent to its request, and not kept */
-    bool is_soon;   /* no request waits for it yet */
-    char *text;     /* of a call; owned */
+    bool is_direct;            /* sent to its request, and not kept */
+    struct hr__parcel *parcel; /* has the bytes; or, of a job without a request, gets them */
+    struct hr__job *next_waiting;
+    bool is_soon; /* no request waits for it yet */
+    char *text;   /* of a call; owned */
     size_t text_bytes;
     char *url, *version, *storage; /* copies for the thread that has it */
     struct hr__request **requests;
@@ -86,9 +108,12 @@ struct hr_fetcher {
     uint64_t reader_count;
     struct hr__object *objects[HR__OBJECT_LISTS];
     uint64_t object_count, open_files;
+    struct hr__object *fill_first, *fill_last;
     struct hr__job_list now, soon, running;
     uint64_t running_soon, last_job, open_requests;
     uint64_t kept_bytes, quota_bytes, fetched_bytes, sent_bytes;
+    struct hr__parcel *oldest, *newest;
+    uint64_t parcel_bytes;   /* also of those on their way */
     int64_t full_until_ns;   /* the disk refused bytes: nothing is kept until then */
     int64_t free_checked_ns; /* when the free space was looked at */
     int64_t evicted_ns;

@@ -17,10 +17,15 @@ enum {
     PART_BYTES = 1 << 20,   /* of a job, at most */
     SOON_RUNNING_MOST = 48, /* jobs that no request waits for, so that urgent ones find a thread */
     SOON_QUEUED_MOST = 4096,
-    OPEN_SHARE = 4 /* of the files that may be open, the part that is for readers and requests */
+    FILL_SHARE = 16,                /* an object of which so large a part was wanted is fetched as a whole */
+    FILL_RUNNING_MOST = 16,         /* jobs for that */
+    PARCEL_BYTES_MOST = 64 << 20,   /* of an announced range that is fetched into memory */
+    PARCELS_BYTES_MOST = 512 << 20, /* of all of them */
+    OPEN_SHARE = 4                  /* of the files that may be open, the part that is for readers and requests */
 };
 
 static const int64_t FULL_NS = 60 * HR_NS_PER_S, CHECK_FREE_NS = HR_NS_PER_S, EVICT_NS = 10 * HR_NS_PER_S;
+static const int64_t PARCEL_NS = 120 * HR_NS_PER_S;
 
 static char *copy_text(const char *text, size_t bytes) {
     char *copied = hr__realloc(NULL, bytes + 1);
@@ -42,6 +47,7 @@ static void free_object(hr_fetcher *fetcher, struct hr__object *object) {
     hr__free(object->version);
     hr__free(object->url);
     hr__free(object->storage);
+    hr__free(object->in_flight);
     hr__free(object);
     fetcher->object_count--;
 }
@@ -97,6 +103,13 @@ static struct hr__object *add_object(hr_fetcher *fetcher, const struct hr__range
     return object;
 }
 
+static unsigned char *new_bits(uint64_t object_bytes) {
+    uint64_t bytes = object_bytes / HR__UNIT_BYTES / 8 + 1;
+    unsigned char *bits = hr__realloc(NULL, bytes);
+    if (bits) memset(bits, 0, bytes);
+    return bits;
+}
+
 /* Opens the file of an object, also if a clean-up has removed it. Without one, the object is not kept. */
 static void open_blocks(hr_fetcher *fetcher, struct hr__object *object) {
     char shown[HR__PATH_BYTES];
@@ -106,7 +119,8 @@ static void open_blocks(hr_fetcher *fetcher, struct hr__object *object) {
     }
     if (object->blocks || fetcher->options.quota_bytes == 0) return;
     hr__shown_url(object->url, shown, sizeof shown);
-    if (hr__blocks_make(fetcher->folder, object->name, shown, object->bytes, &object->blocks) == 0)
+    if (!object->in_flight) object->in_flight = new_bits(object->bytes);
+    if (object->in_flight && hr__blocks_make(fetcher->folder, object->name, shown, object->bytes, &object->blocks) == 0)
         fetcher->open_files++;
     else
         object->blocks = NULL;
@@ -321,7 +335,21 @@ static const char no_memory[] = "remote: the fetcher has no memory for a request
 
 /* ---- parts that are kept ---- */
 
+static bool is_in_flight(const struct hr__object *object, uint64_t at) {
+    uint64_t unit = at / HR__UNIT_BYTES;
+    return object->in_flight[unit / 8] >> unit % 8 & 1;
+}
+
+static void mark_in_flight(const struct hr__job *job, bool is_in) {
+    for (uint64_t at = job->at; at < job->at + job->bytes; at += HR__UNIT_BYTES) {
+        uint64_t unit = at / HR__UNIT_BYTES;
+        unsigned char bit = (unsigned char)(1u << unit % 8), *byte = &job->object->in_flight[unit / 8];
+        *byte = (unsigned char)(is_in ? *byte | bit : *byte & ~bit);
+    }
+}
+
 static struct hr__job *find_job(const struct hr__object *object, uint64_t at) {
+    if (!is_in_flight(object, at)) return NULL;
     struct hr__job *job = object->jobs;
     while (job && (at < job->at || at >= job->at + job->bytes)) job = job->next_of_object;
     return job;
@@ -331,7 +359,7 @@ static struct hr__job *find_job(const struct hr__object *object, uint64_t at) {
 static struct hr__job *add_part(hr_fetcher *fetcher, struct hr__object *object, uint64_t at, uint64_t end,
                                 bool is_soon) {
     uint64_t stop = at + HR__UNIT_BYTES;
-    while (stop < end && stop - at < PART_BYTES && !find_job(object, stop) &&
+    while (stop < end && stop - at < PART_BYTES && !is_in_flight(object, stop) &&
            !hr__blocks_has_unit(object->blocks, stop / HR__UNIT_BYTES))
         stop += HR__UNIT_BYTES;
     struct hr__job *job = new_job(fetcher, HR_FETCHER_PART, object);
@@ -341,13 +369,56 @@ static struct hr__job *add_part(hr_fetcher *fetcher, struct hr__object *object, 
     job->is_soon = is_soon;
     job->next_of_object = object->jobs;
     object->jobs = job;
+    mark_in_flight(job, true);
     queue(fetcher, job);
     return job;
 }
 
+/* ---- the rest of objects ---- */
+
+/* Notes that units were wanted. An object of which enough were is fetched as a whole, when no request is open: in
+ * random order all of it will be needed. */
+static void note_wanted(hr_fetcher *fetcher, struct hr__object *object, uint64_t bytes) {
+    object->wanted_units += (bytes + HR__UNIT_BYTES - 1) / HR__UNIT_BYTES;
+    if (object->is_filling || object->wanted_units < object->bytes / HR__UNIT_BYTES / FILL_SHARE) return;
+    if (object->fill_at >= object->bytes) return;
+    object->is_filling = true;
+    object->job_count++;
+    object->next_to_fill = NULL;
+    *(fetcher->fill_last ? &fetcher->fill_last->next_to_fill : &fetcher->fill_first) = object;
+    fetcher->fill_last = object;
+}
+
+static void stop_filling(hr_fetcher *fetcher, struct hr__object *object) {
+    fetcher->fill_first = object->next_to_fill;
+    if (!fetcher->fill_first) fetcher->fill_last = NULL;
+    object->is_filling = false;
+    object->job_count--;
+}
+
+/* Adds a job for the next missing part of the objects that are fetched as a whole. NULL: there is nothing to do. */
+static struct hr__job *add_fill(hr_fetcher *fetcher) {
+    if (!fetcher->reader_count || fetcher->running.count >= FILL_RUNNING_MOST) return NULL;
+    while (fetcher->fill_first) {
+        struct hr__object *object = fetcher->fill_first;
+        while (object->fill_at < object->bytes &&
+               (is_in_flight(object, object->fill_at) ||
+                hr__blocks_has_unit(object->blocks, object->fill_at / HR__UNIT_BYTES)))
+            object->fill_at += HR__UNIT_BYTES;
+        uint64_t left = object->fill_at < object->bytes ? object->bytes - object->fill_at : 0;
+        if (left && may_keep(fetcher, object, left))
+            return add_part(fetcher, object, object->fill_at, object->bytes, true);
+        stop_filling(fetcher, object);
+    }
+    return NULL;
+}
+
+/* ---- what requests want ---- */
+
 /* Has all missing units of a range fetched. request NULL: no request waits for them. */
 static void fetch_units(hr_fetcher *fetcher, struct hr__object *object, uint64_t at, uint64_t end,
                         struct hr__request *request) {
+    note_wanted(fetcher, object, end - at);
     at -= at % HR__UNIT_BYTES;
     while (at < end) {
         if (hr__blocks_has_unit(object->blocks, at / HR__UNIT_BYTES)) {
@@ -366,6 +437,91 @@ static void fetch_units(hr_fetcher *fetcher, struct hr__object *object, uint64_t
     }
 }
 
+/* ---- ranges that wait in memory ---- */
+
+static void unref_parcel(struct hr__parcel *parcel) {
+    if (--parcel->references) return;
+    parcel->object->job_count--;
+    hr__free(parcel->data);
+    hr__free(parcel);
+}
+
+/* Drops a parcel that is in the list. Jobs that send it go on. */
+static void drop_parcel(hr_fetcher *fetcher, struct hr__parcel *parcel) {
+    struct hr__parcel **place = &parcel->object->parcels;
+    while (*place != parcel) place = &(*place)->next_of_object;
+    *place = parcel->next_of_object;
+    *(parcel->previous ? &parcel->previous->next : &fetcher->oldest) = parcel->next;
+    *(parcel->next ? &parcel->next->previous : &fetcher->newest) = parcel->previous;
+    parcel->is_listed = false;
+    fetcher->parcel_bytes -= parcel->bytes;
+    unref_parcel(parcel);
+}
+
+/* Drops what was announced long ago and never read. */
+static void drop_old(hr_fetcher *fetcher) {
+    int64_t now_ns = hr__now_ns();
+    while (fetcher->oldest && fetcher->oldest->data && now_ns - fetcher->oldest->made_ns > PARCEL_NS)
+        drop_parcel(fetcher, fetcher->oldest);
+}
+
+static struct hr__parcel *find_parcel(const struct hr__object *object, uint64_t at, uint64_t bytes) {
+    struct hr__parcel *parcel = object->parcels;
+    while (parcel && (at < parcel->at || at + bytes > parcel->at + parcel->bytes)) parcel = parcel->next_of_object;
+    return parcel;
+}
+
+static struct hr__parcel *add_parcel(hr_fetcher *fetcher, struct hr__object *object, uint64_t at, uint64_t bytes) {
+    struct hr__parcel *parcel = hr__realloc(NULL, sizeof *parcel);
+    if (!parcel) return NULL;
+    *parcel = (struct hr__parcel){.object = object, .at = at, .bytes = bytes, .references = 1, .is_listed = true};
+    parcel->made_ns = hr__now_ns();
+    parcel->next_of_object = object->parcels;
+    object->parcels = parcel;
+    object->job_count++;
+    parcel->previous = fetcher->newest;
+    *(fetcher->newest ? &fetcher->newest->next : &fetcher->oldest) = parcel;
+    fetcher->newest = parcel;
+    fetcher->parcel_bytes += bytes;
+    return parcel;
+}
+
+/* Has an announced range fetched into memory, if there is room for it. */
+static void fetch_parcel(hr_fetcher *fetcher, struct hr__object *object, uint64_t at, uint64_t bytes) {
+    drop_old(fetcher);
+    if (bytes > PARCEL_BYTES_MOST || fetcher->parcel_bytes + bytes > PARCELS_BYTES_MOST) return;
+    if (fetcher->soon.count >= SOON_QUEUED_MOST || find_parcel(object, at, bytes)) return;
+    struct hr__job *job = new_job(fetcher, HR_FETCHER_PART, object);
+    struct hr__parcel *parcel = job ? add_parcel(fetcher, object, at, bytes) : NULL;
+    if (!parcel) {
+        if (job) free_job(job);
+        return;
+    }
+    parcel->references++;
+    job->parcel = parcel;
+    parcel->filling = job;
+    job->at = at;
+    job->bytes = bytes;
+    job->is_direct = job->is_soon = true;
+    queue(fetcher, job);
+}
+
+/* The bytes of a parcel have come; data NULL: they have not. The jobs that wait for it are queued. */
+static void fill_parcel(hr_fetcher *fetcher, struct hr__parcel *parcel, char *data) {
+    parcel->data = data;
+    parcel->filling = NULL;
+    while (parcel->waiting) {
+        struct hr__job *job = parcel->waiting;
+        parcel->waiting = job->next_waiting;
+        if (!data) {
+            job->parcel = NULL;
+            unref_parcel(parcel);
+        }
+        queue(fetcher, job);
+    }
+    if (!data && parcel->is_listed) drop_parcel(fetcher, parcel);
+}
+
 /* ---- parts that are sent ---- */
 
 static void fetch_direct(hr_fetcher *fetcher, struct hr__request *request) {
@@ -375,7 +531,15 @@ static void fetch_direct(hr_fetcher *fetcher, struct hr__request *request) {
         job->at = request->at;
         job->bytes = request->bytes;
         job->is_direct = true;
-        queue(fetcher, job);
+        job->parcel = find_parcel(request->object, request->at, request->bytes);
+        if (job->parcel) job->parcel->references++;
+        if (job->parcel && !job->parcel->data) {
+            job->next_waiting = job->parcel->waiting;
+            job->parcel->waiting = job;
+            if (job->parcel->filling) make_urgent(fetcher, job->parcel->filling);
+        } else {
+            queue(fetcher, job);
+        }
         return;
     }
     if (job) free_job(job);
@@ -394,8 +558,12 @@ static uint64_t missing_bytes(const struct hr__object *object, uint64_t at, uint
 }
 
 static void ask_for(hr_fetcher *fetcher, struct hr__object *object, uint64_t at, uint64_t end) {
-    if (object->blocks && may_keep(fetcher, object, missing_bytes(object, at, end)))
+    uint64_t missing = missing_bytes(object, at, end);
+    if (!missing) return;
+    if (may_keep(fetcher, object, missing))
         fetch_units(fetcher, object, at, end, NULL);
+    else
+        fetch_parcel(fetcher, object, at, end - at);
 }
 
 static void begin_read(hr_fetcher *fetcher, struct hr__request *request, bool is_direct) {
@@ -441,11 +609,68 @@ void hr__jobs_call(hr_fetcher *fetcher, struct hr__reader *reader, uint64_t id, 
     hr__answer(reader, id, -ENOMEM, no_memory);
 }
 
+/* ---- the end of a job ---- */
+
+static struct hr__job *find_running(hr_fetcher *fetcher, uint64_t id) {
+    pthread_mutex_lock(&fetcher->lock);
+    struct hr__job *job = fetcher->running.first;
+    while (job && job->id != id) job = job->next;
+    pthread_mutex_unlock(&fetcher->lock);
+    return job;
+}
+
+static void leave_object(struct hr__job *job) {
+    struct hr__job **place = &job->object->jobs;
+    while (*place && *place != job) place = &(*place)->next_of_object;
+    if (*place) *place = job->next_of_object;
+    mark_in_flight(job, false);
+}
+
+/* Ends a job, with the lock. Requests that wait for no other job are answered, or begin again. */
+static void end_job(hr_fetcher *fetcher, struct hr__job *job) {
+    take_out(&fetcher->running, job);
+    fetcher->running_soon -= job->is_soon;
+    if (job->object && !job->is_direct) leave_object(job);
+    for (uint32_t i = 0; i < job->request_count; i++) {
+        struct hr__request *request = job->requests[i];
+        if (--request->open_jobs) continue;
+        if (request->needs_direct && !request->code)
+            fetch_direct(fetcher, request);
+        else
+            finish(fetcher, request);
+    }
+    struct hr__parcel *parcel = job->parcel;
+    job->parcel = NULL;
+    free_job(job);
+    if (parcel) unref_parcel(parcel);
+    pthread_cond_signal(&fetcher->has_jobs);
+}
+
+static void note_failures(struct hr__job *job, int code, const char *text) {
+    for (uint32_t i = 0; i < job->request_count; i++) note_failure(job->requests[i], code, text);
+}
+
+/* Sends the bytes to the request of a job. It has one, which no other thread answers meanwhile. */
+static void send_bytes(hr_fetcher *fetcher, struct hr__job *job, const void *data, size_t bytes) {
+    struct hr__request *request = job->requests[0];
+    int r = hr__answer_bytes(request->reader, request->id, data, bytes);
+    pthread_mutex_lock(&fetcher->lock);
+    if (r < 0) request->reader->is_gone = true;
+    request->is_answered = true;
+    fetcher->sent_bytes += bytes;
+    struct hr__parcel *parcel = job->parcel;
+    if (parcel) parcel->taken += bytes;
+    if (parcel && parcel->is_listed && parcel->taken >= parcel->bytes) drop_parcel(fetcher, parcel);
+    end_job(fetcher, job);
+    pthread_mutex_unlock(&fetcher->lock);
+}
+
 /* ---- threads that do jobs ---- */
 
 static struct hr__job *next_job(hr_fetcher *fetcher) {
     if (fetcher->now.first) return fetcher->now.first;
-    return fetcher->running_soon < SOON_RUNNING_MOST ? fetcher->soon.first : NULL;
+    if (fetcher->running_soon >= SOON_RUNNING_MOST) return NULL;
+    return fetcher->soon.first ? fetcher->soon.first : add_fill(fetcher);
 }
 
 /* Starts a job. Returns false if there is no memory for its texts. */
@@ -479,11 +704,43 @@ static bool wait_until(hr_fetcher *fetcher, int64_t deadline_ns) {
     return pthread_cond_timedwait(&fetcher->has_jobs, &fetcher->lock, &deadline) != ETIMEDOUT;
 }
 
+/* Finds the bytes of a job in memory, or in the file of its object, which is another one than that of the reader. NULL:
+ * they have to be fetched. to_free: owned by the caller. */
+static const char *find_at_hand(const struct hr__job *job, char **ret_to_free) {
+    const struct hr__parcel *parcel = job->parcel;
+    struct hr__object *object = job->object;
+    *ret_to_free = NULL;
+    if (!job->is_direct || !job->request_count) return NULL;
+    if (parcel) return parcel->data + (job->at - parcel->at);
+    if (!object->blocks || !hr__blocks_have_range(object->blocks, job->at, job->bytes)) return NULL;
+    *ret_to_free = hr__realloc(NULL, job->bytes);
+    if (*ret_to_free && hr__blocks_read(object->blocks, job->at, *ret_to_free, job->bytes) == 0) return *ret_to_free;
+    hr__free(*ret_to_free);
+    *ret_to_free = NULL;
+    return NULL;
+}
+
+/* Sends the bytes of a job that need not be fetched. Returns false if they have to be. */
+static bool send_at_hand(hr_fetcher *fetcher, struct hr__job *job) {
+    char *to_free;
+    const char *data = find_at_hand(job, &to_free);
+    if (!data) return false;
+    take_out(&fetcher->now, job);
+    append(&fetcher->running, job);
+    job->state = HR__JOB_RUNNING;
+    pthread_mutex_unlock(&fetcher->lock);
+    send_bytes(fetcher, job, data, job->bytes);
+    pthread_mutex_lock(&fetcher->lock);
+    hr__free(to_free);
+    return true;
+}
+
 int hr_fetcher_take(hr_fetcher *fetcher, int64_t deadline_ns, struct hr_fetcher_job *ret_job) {
     int r = 0;
     pthread_mutex_lock(&fetcher->lock);
     for (bool is_in_time = true; r == 0; is_in_time = wait_until(fetcher, deadline_ns)) {
         struct hr__job *job = next_job(fetcher);
+        while (job && !fetcher->is_ending && send_at_hand(fetcher, job)) job = next_job(fetcher);
         if (fetcher->is_ending)
             r = HR_E_END;
         else if (job)
@@ -497,54 +754,7 @@ int hr_fetcher_take(hr_fetcher *fetcher, int64_t deadline_ns, struct hr_fetcher_
     return r == -ENOMEM ? hr__fail(r, "remote: no memory for a job") : r;
 }
 
-/* ---- the end of a job ---- */
-
-static struct hr__job *find_running(hr_fetcher *fetcher, uint64_t id) {
-    pthread_mutex_lock(&fetcher->lock);
-    struct hr__job *job = fetcher->running.first;
-    while (job && job->id != id) job = job->next;
-    pthread_mutex_unlock(&fetcher->lock);
-    return job;
-}
-
-static void leave_object(struct hr__job *job) {
-    struct hr__job **place = &job->object->jobs;
-    while (*place && *place != job) place = &(*place)->next_of_object;
-    if (*place) *place = job->next_of_object;
-}
-
-/* Ends a job, with the lock. Requests that wait for no other job are answered, or begin again. */
-static void end_job(hr_fetcher *fetcher, struct hr__job *job) {
-    take_out(&fetcher->running, job);
-    fetcher->running_soon -= job->is_soon;
-    if (job->object && !job->is_direct) leave_object(job);
-    for (uint32_t i = 0; i < job->request_count; i++) {
-        struct hr__request *request = job->requests[i];
-        if (--request->open_jobs) continue;
-        if (request->needs_direct && !request->code)
-            fetch_direct(fetcher, request);
-        else
-            finish(fetcher, request);
-    }
-    free_job(job);
-    pthread_cond_signal(&fetcher->has_jobs);
-}
-
-static void note_failures(struct hr__job *job, int code, const char *text) {
-    for (uint32_t i = 0; i < job->request_count; i++) note_failure(job->requests[i], code, text);
-}
-
-/* Sends the bytes to the request of a job. It has one, which no other thread answers meanwhile. */
-static void send_bytes(hr_fetcher *fetcher, struct hr__job *job, const void *data, size_t bytes) {
-    struct hr__request *request = job->requests[0];
-    int r = hr__answer_bytes(request->reader, request->id, data, bytes);
-    pthread_mutex_lock(&fetcher->lock);
-    if (r < 0) request->reader->is_gone = true;
-    request->is_answered = true;
-    fetcher->sent_bytes += bytes;
-    end_job(fetcher, job);
-    pthread_mutex_unlock(&fetcher->lock);
-}
+/* ---- what threads bring ---- */
 
 /* Writes the bytes to the file of the object. If it cannot, those who wait get them in another way. */
 static void keep_bytes(hr_fetcher *fetcher, struct hr__job *job, const void *data, size_t bytes) {
@@ -558,6 +768,16 @@ static void keep_bytes(hr_fetcher *fetcher, struct hr__job *job, const void *dat
     pthread_mutex_unlock(&fetcher->lock);
 }
 
+/* Keeps the bytes in memory, until they are read. */
+static void keep_in_memory(hr_fetcher *fetcher, struct hr__job *job, const void *data, size_t bytes) {
+    char *copied = copy_text(data, bytes);
+    pthread_mutex_lock(&fetcher->lock);
+    fill_parcel(fetcher, job->parcel, copied);
+    end_job(fetcher, job);
+    pthread_cond_broadcast(&fetcher->has_jobs);
+    pthread_mutex_unlock(&fetcher->lock);
+}
+
 int hr_fetcher_give(hr_fetcher *fetcher, uint64_t id, const void *data, size_t bytes) {
     struct hr__job *job = find_running(fetcher, id);
     if (!job) return hr__fail(-EINVAL, "remote: there is no job %" PRIu64, id);
@@ -568,11 +788,33 @@ int hr_fetcher_give(hr_fetcher *fetcher, uint64_t id, const void *data, size_t b
         fetcher->fetched_bytes += bytes;
         pthread_mutex_unlock(&fetcher->lock);
     }
-    if (job->kind == HR_FETCHER_CALL || job->is_direct)
+    if (job->parcel)
+        keep_in_memory(fetcher, job, data, bytes);
+    else if (job->kind == HR_FETCHER_CALL || job->is_direct)
         send_bytes(fetcher, job, data, bytes);
     else
         keep_bytes(fetcher, job, data, bytes);
     return 0;
+}
+
+int hr_fetcher_keep(hr_fetcher *fetcher, const struct hr_fetcher_object *given, const void *data, size_t bytes) {
+    struct hr__range_request range = {.object_bytes = given->bytes};
+    struct hr__object *object = NULL;
+    if (!hr__is_name(given->name)) return hr__fail(-EINVAL, "remote: this is not the name of an object");
+    memcpy(range.name, given->name, HR__NAME_BYTES);
+    pthread_mutex_lock(&fetcher->lock);
+    fetcher->fetched_bytes += bytes;
+    if (bytes) object = take_object(fetcher, &range, given->version, given->url, given->storage);
+    bool is_wanted = object && may_keep(fetcher, object, bytes) && !hr__blocks_has_unit(object->blocks, 0);
+    if (is_wanted) object->job_count++;
+    pthread_mutex_unlock(&fetcher->lock);
+    if (!is_wanted) return 0;
+    int r = hr__blocks_write(object->blocks, 0, data, bytes);
+    pthread_mutex_lock(&fetcher->lock);
+    object->job_count--;
+    if (r == 0) fetcher->kept_bytes += bytes;
+    pthread_mutex_unlock(&fetcher->lock);
+    return r < 0 ? hr__fail(r, "remote: cannot keep the begin of an object: %s", hr_error_text(r)) : 0;
 }
 
 int hr_fetcher_fail(hr_fetcher *fetcher, uint64_t id, int code, const char *text) {
@@ -580,6 +822,7 @@ int hr_fetcher_fail(hr_fetcher *fetcher, uint64_t id, int code, const char *text
     if (!job || code >= 0) return hr__fail(-EINVAL, "remote: there is no job %" PRIu64 " that fails with %d", id, code);
     pthread_mutex_lock(&fetcher->lock);
     note_failures(job, code, text);
+    if (job->parcel) fill_parcel(fetcher, job->parcel, NULL); /* requests that wait for it ask themselves */
     end_job(fetcher, job);
     pthread_mutex_unlock(&fetcher->lock);
     return 0;
@@ -640,14 +883,18 @@ static void drop_jobs(hr_fetcher *fetcher, struct hr__job_list *list) {
         take_out(list, job);
         for (uint32_t i = 0; i < job->request_count; i++)
             if (--job->requests[i]->open_jobs == 0) free_request(fetcher, job->requests[i]);
+        if (job->parcel && !job->request_count) fill_parcel(fetcher, job->parcel, NULL);
+        if (job->parcel) unref_parcel(job->parcel);
         free_job(job);
     }
 }
 
 void hr__jobs_free(hr_fetcher *fetcher) {
-    drop_jobs(fetcher, &fetcher->now);
+    drop_jobs(fetcher, &fetcher->running); /* jobs that wait for a parcel are then in the queue */
     drop_jobs(fetcher, &fetcher->soon);
-    drop_jobs(fetcher, &fetcher->running);
+    drop_jobs(fetcher, &fetcher->now);
+    while (fetcher->fill_first) stop_filling(fetcher, fetcher->fill_first);
+    while (fetcher->oldest) drop_parcel(fetcher, fetcher->oldest);
     for (size_t i = 0; i < HR__OBJECT_LISTS; i++)
         while (fetcher->objects[i]) {
             struct hr__object *object = fetcher->objects[i];

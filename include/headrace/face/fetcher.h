@@ -54,6 +54,13 @@ HR_API int hr_fetcher_take(hr_fetcher *fetcher, int64_t deadline_ns, struct hr_f
 /* Brings the bytes of a job: all of the part, or the answer of a call. Negative errno: they were not what was wanted.
  */
 HR_API int hr_fetcher_give(hr_fetcher *fetcher, uint64_t id, const void *data, size_t bytes);
+/* Keeps the first unit (64 KiB, or all of a smaller object) of an object, which came with its size and version. The
+ * texts are copied. Negative errno with a message: it is not kept. */
+struct hr_fetcher_object {
+    const char *name, *url, *version, *storage;
+    uint64_t bytes;
+};
+HR_API int hr_fetcher_keep(hr_fetcher *fetcher, const struct hr_fetcher_object *object, const void *data, size_t bytes);
 /* Ends a job with an error: a negative errno and a text for the user, without secrets. */
 HR_API int hr_fetcher_fail(hr_fetcher *fetcher, uint64_t id, int code, const char *text);
 

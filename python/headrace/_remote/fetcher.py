@@ -103,6 +103,7 @@ class Looks:
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], tuple[float, Found]] = {}
+        self.fetcher: Any = None
 
     def look(self, url: str, text: str) -> tuple[Address, Found]:
         given = json.loads(text)
@@ -114,8 +115,17 @@ class Looks:
             found = retry(address, given, lambda: buckets.look(address, text, given))
         else:
             found = retry(address, given, lambda: https.look(address, given))
+            self._keep(address, text, found)
         self.note(url, text, found)
         return address, found
+
+    def _keep(self, address: Address, text: str, found: Found) -> None:
+        """Keeps the first bytes of an object, which came with its size."""
+        name = addresses.name_of(address, found.size, found.version)
+        texts = [one.encode() for one in (name, address.url, found.version, text)]
+        with contextlib.suppress(OSError):
+            if self.fetcher is not None and found.head:
+                self.fetcher.keep(*texts, found.size, found.head)
 
     def note(self, url: str, text: str, found: Found) -> None:
         if len(self._known) >= _MOST_KNOWN:
@@ -201,7 +211,11 @@ def _where(error: BaseException) -> str:
 
 def _work(fetcher: Any) -> None:
     while True:
-        job = fetcher.take(None)
+        try:
+            job = fetcher.take(None)
+        except MemoryError:
+            time.sleep(1)
+            continue
         if job is None:
             return
         if job:
@@ -270,6 +284,8 @@ def main(words: list[str] | None = None) -> int:
     folder = os.path.abspath(words[0])
     _close_inherited()
     os.chdir("/")
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        del os.environ[name]  # of the program that started this process; each request has its own
     try:
         quota = parse_quota(os.environ.get("HEADRACE_REMOTE_QUOTA"))
     except ValueError:
@@ -284,6 +300,7 @@ def main(words: list[str] | None = None) -> int:
         sys.exit(1)
     _become_daemon()
     idle_ms = int(os.environ.get("HEADRACE_REMOTE_IDLE_MS", _IDLE_MS))
+    _looks.fetcher = fetcher
     fetcher.start(quota, min(_FREE_BYTES, shutil.disk_usage(folder).total // 10), idle_ms)
     _serve(fetcher, idle_ms / 1000)
     os._exit(0)  # threads may be in requests that no reader waits for

@@ -17,7 +17,8 @@ import numpy as np
 from headrace import sources
 from processes import until
 
-QUICK = {"retry_s": 20, "timeout_s": 1}
+QUICK = {"retry_s": 3, "timeout_s": 1}
+BIG = 2_000_000  # tokens of a file that is not fetched as a whole because of a few reads
 
 
 def token_bytes(count: int = 300_000, seed: int = 0) -> bytes:
@@ -47,7 +48,7 @@ FILES: dict[str, bytes] = {
     "b.bin": token_bytes(seed=1),
     "a.jsonl": jsonl_bytes(),
     "a.tar": tar_bytes(),
-    **{f"objects/{i:02}.dat": bytes([i]) * (5000 * i + 1) for i in range(12)},
+    **{f"objects/{i:02}.dat": bytes([i]) * (30_000 * i + 1) for i in range(12)},
     "objects/empty.dat": b"",
 }
 

@@ -17,7 +17,6 @@ import re
 import socket
 import struct
 import threading
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -71,7 +70,7 @@ class _Handler(BaseHTTPRequestHandler):
         name = self.path.partition("?")[0].lstrip("/")
         owner.note(self)
         if owner.latency_s:
-            time.sleep(owner.latency_s)
+            owner.stall(owner.latency_s)
         if name in owner.redirects:
             self._answer(302, b"", {"Location": owner.redirects[name]})
             return
@@ -201,9 +200,9 @@ class RemoteServer:
             self.statuses[status] += 1
             self.sent_bytes += size
 
-    def stall(self) -> None:
-        """Waits until the client has gone away, or the server is closed."""
-        self._ends.wait(30)
+    def stall(self, seconds: float = 30) -> None:
+        """Waits, but not longer than the server lives."""
+        self._ends.wait(seconds)
 
     def close(self) -> None:
         self._ends.set()

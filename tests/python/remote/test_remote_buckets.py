@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from headrace import sources
-from remote_runs import FILES, SOURCES, assert_same, kill_fetchers, write_files
+from remote_runs import BIG, FILES, SOURCES, assert_same, kill_fetchers, token_bytes, write_files
 
 pytest.importorskip("obstore", reason="it is installed by requirements-remote.txt")
 moto_server = pytest.importorskip("moto.server", reason="it is installed by requirements-remote.txt")
@@ -95,12 +95,12 @@ def test_odd_keys_are_read(endpoint: str) -> None:
 def test_replaced_and_absent_objects_are_errors(endpoint: str) -> None:
     storage = {**KEYS, "endpoint": endpoint}
     client = client_of(endpoint)
-    client.put_object(Bucket="bucket", Key="new.bin", Body=FILES["a.bin"])
+    client.put_object(Bucket="bucket", Key="new.bin", Body=token_bytes(BIG))
     remote = sources.Tokens("s3://bucket/new.bin", length=500, storage=storage)
-    client.put_object(Bucket="bucket", Key="new.bin", Body=FILES["b.bin"])
+    client.put_object(Bucket="bucket", Key="new.bin", Body=token_bytes(BIG, seed=1))
     client.close()
     with pytest.raises(OSError, match="was replaced since it was opened") as caught:
-        remote[300]
+        remote[3000]
     assert caught.value.errno == 116 and "sEcReT9" not in str(caught.value) and "Signature" not in str(caught.value)
     with pytest.raises(FileNotFoundError, match=r"s3://bucket/none\.bin does not exist"):
         sources.Tokens("s3://bucket/none.bin", length=5, storage=storage)

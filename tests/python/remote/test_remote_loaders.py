@@ -16,7 +16,7 @@ import pytest
 import torch
 from headrace import sources
 from headrace.torch import DataLoader
-from remote_runs import FILES, SOURCES, as_text, kill_fetchers, write_files
+from remote_runs import BIG, FILES, SOURCES, as_text, kill_fetchers, token_bytes, write_files
 from remote_server import RemoteServer
 from torch.utils.data import DataLoader as TorchLoader
 
@@ -135,19 +135,20 @@ def test_child_of_a_fork_reads(moment: str, server: RemoteServer, tmp_path: path
 
 
 def test_retries_do_not_repeat_what_the_fetcher_tried(server: RemoteServer) -> None:
-    remote = sources.Tokens(server.url("a.bin"), length=500, storage={"retry_s": 0.2})
-    server.files["a.bin"] = FILES["b.bin"]
+    server.files["big.bin"] = token_bytes(BIG)
+    remote = sources.Tokens(server.url("big.bin"), length=500, storage={"retry_s": 0.2})
+    server.files["big.bin"] = token_bytes(BIG, seed=1)
     before = len(server.requests)
     with pytest.raises(OSError, match="was replaced"):
-        list(DataLoader(remote, 4, sampler=[500], retries=3))
+        list(DataLoader(remote, 4, sampler=[3000], retries=3))
     assert len(server.requests) - before <= 2
 
 
 def test_bad_samples_are_left_out(server: RemoteServer) -> None:
     remote = open_remote("Objects", server)
-    server.refused.add("objects/03.dat")
+    server.refused.add("objects/11.dat")
     loader = DataLoader(remote, 4, collate_fn=as_list, num_workers=2, on_bad_sample="skip")
-    with pytest.warns(UserWarning, match=r"03\.dat"):
+    with pytest.warns(UserWarning, match=r"11\.dat"):
         assert sum(len(batch) for batch in loader) == len(remote) - 1
 
 
@@ -172,12 +173,13 @@ def test_each_byte_is_fetched_once_by_several_jobs(server: RemoteServer, tmp_pat
 def test_ctrl_c_ends_a_wait(server: RemoteServer) -> None:
     import signal
 
-    remote = open_remote("Tokens", server)
+    server.files["big.bin"] = token_bytes(BIG)
+    remote = sources.Tokens(server.url("big.bin"), length=500)
     server.latency_s = 20
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        remote[500]
+        remote[3000]
     assert time.monotonic() - begin < 10
     server.latency_s = 0

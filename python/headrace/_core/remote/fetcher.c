@@ -76,6 +76,22 @@ static PyObject *fetcher_give(PyObject *self, PyObject *arguments) {
     return none_or_raise(r);
 }
 
+static PyObject *fetcher_keep(PyObject *self, PyObject *arguments) {
+    struct hr_fetcher_object object = {0};
+    unsigned long long bytes;
+    Py_buffer data;
+    int r;
+    if (!PyArg_ParseTuple(arguments, "yyyyKy*:keep", &object.name, &object.url, &object.version, &object.storage,
+                          &bytes, &data))
+        return NULL;
+    object.bytes = bytes;
+    Py_BEGIN_ALLOW_THREADS;
+    r = hr_fetcher_keep(fetcher_of(self), &object, data.buf, (size_t)data.len);
+    Py_END_ALLOW_THREADS;
+    PyBuffer_Release(&data);
+    return none_or_raise(r);
+}
+
 static PyObject *fetcher_fail(PyObject *self, PyObject *arguments) {
     unsigned long long id;
     const char *text;
@@ -115,6 +131,8 @@ static PyMethodDef methods[] = {
      "object_bytes, at, bytes) of a part; (): none came in time; None: the fetcher ends."},
     {"give", fetcher_give, METH_VARARGS,
      "give(id, data)\n\nBrings what a job is for. Raises ValueError if it has another size."},
+    {"keep", fetcher_keep, METH_VARARGS,
+     "keep(name, url, version, storage, bytes, data)\n\nKeeps the first unit of an object. Raises OSError."},
     {"fail", fetcher_fail, METH_VARARGS,
      "fail(id, code, text)\n\nEnds a job with a negative errno and a text, as bytes, without secrets."},
     {"save", fetcher_save, METH_NOARGS, "save()\n\nBrings what was kept to the disk."},
