@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -24,6 +25,9 @@ def use_python() -> None:
         return
     package = str(Path(__file__).resolve().parents[2])
     installed = [one for one in sys.path if os.path.isabs(one) and os.path.basename(one) in _INSTALLED]
+    obstore = importlib.util.find_spec("obstore")  # this does not import it
+    for folder in (obstore.submodule_search_locations if obstore else None) or ():
+        installed.append(os.path.dirname(os.path.abspath(folder)))
     program = _PROGRAM.format(first=[package], last=[one for one in installed if one != package])
     _core.remote_use(tuple(os.fsencode(word) for word in (sys.executable, "-I", "-c", program)))
     _told.append(os.getpid())

@@ -55,6 +55,8 @@ class Faults:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # otherwise the body waits 40 ms for an answer to the headers
+    wbufsize = 1 << 16
     server: Any
 
     def log_message(self, *_: Any) -> None:
@@ -149,6 +151,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _write(self, body: bytes, owner: RemoteServer) -> None:
         try:
             self.wfile.write(body)
+            self.wfile.flush()
         except OSError:
             self.close_connection = True
 
@@ -175,6 +178,7 @@ class RemoteServer:
         self.requests: list[tuple[str, dict[str, str]]] = []
         self.statuses: Counter[int] = Counter()
         self.sent_bytes = 0
+        self._etags: dict[str, tuple[bytes | None, str]] = {}
         self._lock = threading.Lock()
         self._ends = threading.Event()
         self._server = _Server(("127.0.0.1", 0), _Handler)
@@ -189,7 +193,12 @@ class RemoteServer:
         return f"http://{user}{host}:{self.port}/{name}{query}"
 
     def etag_of(self, name: str) -> str:
-        return f'"{hashlib.sha256(self.files[name]).hexdigest()[:16]}"'
+        data, etag = self._etags.get(name, (None, ""))
+        if data is not self.files[name]:
+            data = self.files[name]
+            etag = f'"{hashlib.sha256(data).hexdigest()[:16]}"'
+            self._etags[name] = data, etag
+        return etag
 
     def note(self, handler: _Handler) -> None:
         with self._lock:
