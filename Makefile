@@ -20,7 +20,7 @@ RELEASE_OPTIONS := -Dbuildtype=release -Dbench=true
 config = -Cbuild-dir=$(1) $(addprefix -Csetup-args=,$(2))
 
 .DELETE_ON_ERROR:
-.PHONY: help docs docs-check man release-check demo demo-text test test-all choose-tests test-torches torch-names test-jax test-imports test-frameworks test-moving test-torchdata test-schedulers test-wheels test-gpu check bench wheels soak files format clean packages-demo packages-test packages-check packages-wheels c-reference
+.PHONY: help docs docs-check man release-check demo demo-text test test-all choose-tests test-torches torch-names test-jax test-imports test-remote test-frameworks test-moving test-torchdata test-schedulers test-wheels test-gpu check bench wheels soak files format clean packages-demo packages-test packages-check packages-wheels c-reference
 
 help: ## prints this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
@@ -47,6 +47,9 @@ test-jax: build/dev.stamp build/jax.stamp ## runs the tests of jax, which needs 
 
 test-imports: build/dev.stamp build/imports.stamp ## forks workers from a process with pyarrow, OpenCV and others
 	PYTHONPATH="$(CURDIR)/build/imports" .venv/bin/python -m pytest -q tests/python/loader/test_forked_libraries.py
+
+test-remote: build/dev.stamp build/remote.stamp ## reads buckets of a server of this machine, with obstore and moto
+	PYTHONPATH="$(CURDIR)/build/remote" .venv/bin/python -m pytest -q tests/python/remote
 
 test-frameworks: build/dev.stamp build/frameworks.stamp ## saves and resumes in frameworks, also with datasets and torchdata
 	PYTHONPATH="$(CURDIR)/build/frameworks/site-packages" .venv/bin/python -m pytest -q tests/python/frameworks
@@ -97,6 +100,7 @@ else
 	build/dev/tests/soak_cache $(KILLS) $(SEED)
 	build/dev/tests/soak_shared $(KILLS) $(SEED)
 	.venv/bin/python tests/soak/soak_kills.py $(SECONDS) $(SEED)
+	.venv/bin/python tests/soak/soak_remote.py 60 $(SEED)
 	HEADRACE_SOAK=1 .venv/bin/python -m pytest -q -k "dies_first or at_random" --timeout=0 tests/cli/run
 	HEADRACE_SOAK=1 .venv/bin/python -m pytest -q -m hypothesis --timeout=0 tests/python
 	HEADRACE_SOAK=1 HEADRACE_EXAMPLES=2000 .venv/bin/python -m pytest -q -k "dies_in_dataset or drawn or remaining_sample or lost_peer or signal" --timeout=0 \
@@ -180,6 +184,11 @@ build/imports.stamp: requirements-imports.txt .venv/stamp
 	touch $@
 
 # dill, which datasets uses, copies modules by value unless site-packages is in their paths.
+build/remote.stamp: requirements-remote.txt .venv/stamp
+	rm -rf build/remote
+	uv pip install -q --python .venv/bin/python --target build/remote -r $<
+	touch $@
+
 build/frameworks.stamp: requirements-frameworks.txt .venv/stamp
 	rm -rf build/frameworks
 	uv pip install -q --python .venv/bin/python --no-deps --target build/frameworks/site-packages -r $<

@@ -16,7 +16,7 @@ ROWS = [
     {"base"},
     {"os"},
     {"arena"},
-    {"batch", "crew", "board"},
+    {"batch", "crew", "board", "remote"},
     {"frozen", "loader", "sampler", "cache", "launch", "image", "source", "record", "verdict"},
 ]
 RANK = {folder: rank for rank, row in enumerate(ROWS) for folder in row}
@@ -36,6 +36,9 @@ PUBLIC |= {
     "launch": "launch",
     "look": "arena",
     "record": "record",
+    "remote": "remote",
+    "fetcher": "remote",
+    "objects": "source",
     "recorder": "record",
     "show": "arena",
     "tuner": "loader",

@@ -17,7 +17,9 @@
 #include <headrace/lines.h>
 #include <headrace/loader.h>
 #include <headrace/look.h>
+#include <headrace/objects.h>
 #include <headrace/record.h>
+#include <headrace/remote.h>
 #include <headrace/sampler.h>
 #include <headrace/source.h>
 #include <headrace/tar.h>

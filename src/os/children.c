@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -265,4 +266,38 @@ int hr__find_program(const char *name, const char *folders, char *ret_path, size
         folders += length + 1;
     }
     return r;
+}
+
+/* ---- a program that is not forked ---- */
+
+static int prepare_spawn(posix_spawn_file_actions_t *actions, posix_spawnattr_t *attributes, int error_fd) {
+    sigset_t none, all;
+    sigemptyset(&none);
+    sigfillset(&all);
+    int r = posix_spawn_file_actions_addopen(actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    if (r == 0) r = posix_spawn_file_actions_addopen(actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    if (r == 0) r = posix_spawn_file_actions_adddup2(actions, error_fd, STDERR_FILENO);
+    if (r == 0) r = posix_spawnattr_setsigmask(attributes, &none);
+    if (r == 0) r = posix_spawnattr_setsigdefault(attributes, &all);
+    if (r == 0) r = posix_spawnattr_setflags(attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    return r;
+}
+
+int hr__spawn(const char *const *words, int error_fd, int *ret_pid) {
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
+    pid_t pid;
+    int r = hr__fail_at("spawn");
+    if (r < 0) return r;
+    r = posix_spawn_file_actions_init(&actions);
+    if (r) return -r;
+    r = posix_spawnattr_init(&attributes);
+    if (r == 0) {
+        r = prepare_spawn(&actions, &attributes, error_fd);
+        if (r == 0) r = posix_spawnp(&pid, words[0], &actions, &attributes, (char *const *)words, environ);
+        posix_spawnattr_destroy(&attributes);
+    }
+    posix_spawn_file_actions_destroy(&actions);
+    if (r == 0) *ret_pid = pid;
+    return -r;
 }

@@ -10,7 +10,8 @@
  * POINT(constant, name, side): `name` is its name in $HEADRACE_STOP (hr__stop_at in os.h), `side` is the process that
  * passes it. RANK is a trainer with a board that it shares with other trainers; LAUNCH is the front of `headrace run`,
  * GUARDIAN its guardian, and FORKED a rank before it becomes the user's command; CACHE is a process that uses the
- * cache, SAMPLES one that fills a table of samples, and SHARED one that uses a shared array. The numbers are those of
+ * cache, SAMPLES one that fills a table of samples, SHARED one that uses a shared array,
+ * FETCHER the fetcher of remote objects, and READER a process that reads them. The numbers are those of
  * enum hr__point. tests/c/process/test_sweep.c, test_board_ranks.c, test_cache_kills.c, test_cache_samples.c and
  * test_cache_shared.c go over the table, so a point that no run passes is a failing test.
  */
@@ -190,6 +191,21 @@
     POINT(SHARED_STRIPED, "shared.striped", SHARED)                                                                    \
     POINT(SHARED_UNLOCKING, "shared.unlocking", SHARED)                                                                \
     POINT(SHARED_UNLOCKED, "shared.unlocked", SHARED)                                                                  \
+    /* remote objects */                                                                                               \
+    POINT(BLOCKS_BOOT, "blocks.boot", FETCHER)                                                                         \
+    POINT(BLOCKS_WRITE, "blocks.write", FETCHER)                                                                       \
+    POINT(BLOCKS_WRITTEN, "blocks.written", FETCHER)                                                                   \
+    POINT(BLOCKS_MARKED, "blocks.marked", FETCHER)                                                                     \
+    POINT(BLOCKS_SYNCED, "blocks.synced", FETCHER)                                                                     \
+    POINT(FETCHER_LOCKED, "fetcher.locked", FETCHER)                                                                   \
+    POINT(FETCHER_BOUND, "fetcher.bound", FETCHER)                                                                     \
+    POINT(FETCHER_ACCEPTED, "fetcher.accepted", FETCHER)                                                               \
+    POINT(FETCHER_RECEIVED, "fetcher.received", FETCHER)                                                               \
+    POINT(FETCHER_TAKEN, "fetcher.taken", FETCHER)                                                                     \
+    POINT(FETCHER_GIVEN, "fetcher.given", FETCHER)                                                                     \
+    POINT(FETCHER_ANSWERED, "fetcher.answered", FETCHER)                                                               \
+    POINT(READER_SENT, "reader.sent", READER)                                                                          \
+    POINT(READER_ANSWERED, "reader.answered", READER)                                                                  \
     /* the processes of headrace run */                                                                                \
     POINT(LAUNCH_OPENED, "launch.opened", LAUNCH)                                                                      \
     POINT(LAUNCH_FORKED, "launch.forked", LAUNCH)                                                                      \
@@ -221,7 +237,9 @@ enum hr__side {
     HR__BY_SAMPLES = 128,
     HR__BY_IMAGES = 256,
     HR__BY_SHARED = 512,
-    HR__BY_RECLAIM = 1024
+    HR__BY_RECLAIM = 1024,
+    HR__BY_FETCHER = 2048,
+    HR__BY_READER = 4096
 };
 
 struct hr__failpoint {

@@ -178,6 +178,11 @@ static bool copies_on_write(int64_t magic) {
     return magic == BTRFS_MAGIC || magic == BCACHEFS_MAGIC || magic == ZFS_MAGIC;
 }
 
+int hr__file_system_sync(int fd) {
+    int r = hr__fail_at("syncfs");
+    return r < 0 ? r : syncfs(fd) < 0 ? -errno : 0;
+}
+
 int hr__file_system_look(const char *path, struct hr__file_system *ret_system) {
     struct statfs info;
     if (statfs(path, &info) < 0) return -errno;

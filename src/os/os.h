@@ -245,6 +245,9 @@ int hr__become(const struct hr__program *program); /* returns only if it fails *
 uint64_t hr__ignored_signals(void);                /* bit n - 1: signal n */
 /* Finds a program as execvp does; `folders`: PATH, or NULL. -ENOENT, -EACCES, -EISDIR, -ENAMETOOLONG. */
 int hr__find_program(const char *name, const char *folders, char *ret_path, size_t bytes);
+/* Starts a program, found as by execvp, with the environment of this process, no signal blocked or ignored, /dev/null
+ * as its stdin and stdout, and `error_fd` as its stderr. The process is not forked: other threads go on. */
+int hr__spawn(const char *const *words, int error_fd, int *ret_pid);
 
 /* ---- sender.c ---- */
 
@@ -367,6 +370,7 @@ struct hr__file_system {
     const char *refused;  /* the name of a file system whose locks or maps are not reliable; else NULL */
     uint64_t free_bytes, free_files;
 };
+int hr__file_system_sync(int fd); /* brings all that was written to the file system of an open file to the disk */
 int hr__file_system_look(const char *path, struct hr__file_system *ret_system);
 
 /* ---- socket.c: local sockets with abstract names, non-blocking; at most 107 bytes of a name are used ---- */
@@ -378,6 +382,19 @@ int hr__socket_connect(const char *name, int *ret_fd); /* -ECONNREFUSED: no proc
 int hr__socket_accept(int listen_fd, int *ret_fd);     /* -EAGAIN: no process is waiting */
 bool hr__socket_is_of_user(int fd);                    /* the process at the other end is of the same user */
 int hr__socket_send_fd(int socket_fd, int fd);
+
+/* Local sockets with names in folders. A path of a socket has at most 107 bytes, so the name is given with an open
+ * folder. They send and receive whole messages, and block; one that was accepted waits for room for `send_s` seconds
+ * at most. */
+int hr__folder_open(const char *path, int *ret_fd);
+int hr__socket_listen_in(int folder_fd, const char *name, int *ret_fd);  /* a socket that has the name is replaced */
+int hr__socket_connect_in(int folder_fd, const char *name, int *ret_fd); /* -ENOENT, -ECONNREFUSED: no process listens */
+int hr__socket_accept_blocking(int listen_fd, int send_s, int *ret_fd);
+/* Sends the parts as one message. -EPIPE and -ECONNRESET: the other end is closed. -EAGAIN: there is no room for it. */
+int hr__socket_send(int fd, const struct hr__read_part *parts, size_t count, bool waits);
+/* Receives a message of at most `room` bytes. Returns its size; 0: the other end is closed. -EAGAIN: none has come.
+ * -EMSGSIZE: it is longer. */
+int hr__socket_receive(int fd, void *data, size_t room);
 /* -EAGAIN: it has not arrived. -ECONNRESET: the other end is closed. -EPROTO: another message arrived. */
 int hr__socket_receive_fd(int socket_fd, int *ret_fd);
 uint32_t hr__user(void); /* the effective user */

@@ -73,8 +73,12 @@ void hr__index_seal(hr_index *index);
 
 enum { HR__WINDOW_BYTES = 256 << 10 };
 
+struct hr__pool;
+
 struct hr__window {
     int fd;
+    struct hr__pool *pool; /* of a remote object, which is its only file; NULL: it is the open file `fd` */
+    uint64_t asked;        /* of a remote object: the fetcher knows that what is before it is read soon */
     const char *path;
     uint64_t file_bytes; /* when it was opened; hr__window_get does not read behind it */
     uint64_t at;         /* the part of the file that is in memory */

@@ -9,6 +9,7 @@
 #include "base/base.h"
 #include "base/error.h"
 #include "lines.h"
+#include "pool.h"
 
 enum { THREADS_MOST = 32, OPEN_SHARE = 8, TEXT_BYTES = 1024 };
 
@@ -71,29 +72,48 @@ static int check_same(const char *path, const struct hr__file_info *before, int 
     return hr__fail(-ESTALE, "source: %s was written to while it was indexed; wait until it is complete", path);
 }
 
-/* Reads an open file with `memory` as its window. */
-static int scan_open(hr_indexing *indexing, struct job *job, int fd, unsigned char *memory) {
-    struct hr__file_info before;
-    int r = hr__file_look_fd(fd, &before);
-    if (r < 0) return hr__fail(r, "source: cannot look at %s: %s", job->path, hr_error_text(r));
-    struct hr__window window = {.fd = fd, .path = job->path, .file_bytes = before.bytes};
-    window.memory = memory;
-    window.stop = &indexing->stop;
-    window.bytes_done = &indexing->bytes_done;
-    job->draft.file.good_bytes = before.bytes;
-    r = kinds[indexing->kind].scan(&window, &job->draft);
-    if (r == 0) r = check_same(job->path, &before, fd);
+/* Reads a file through a window that has all but its memory. */
+static int scan(hr_indexing *indexing, struct job *job, struct hr__window *window, const struct hr__file_info *info,
+                unsigned char *memory) {
+    window->path = job->path;
+    window->file_bytes = info->bytes;
+    window->memory = memory;
+    window->stop = &indexing->stop;
+    window->bytes_done = &indexing->bytes_done;
     struct hr_index_file *file = &job->draft.file;
-    file->bytes = before.bytes;
-    file->changed_ns = before.changed_ns;
-    file->inode = before.inode;
+    file->good_bytes = info->bytes;
+    int r = kinds[indexing->kind].scan(window, &job->draft);
+    file->bytes = info->bytes;
+    file->changed_ns = info->changed_ns;
+    file->inode = info->inode;
     file->name_count = job->draft.name_count;
     file->sample_count = job->draft.has_starts ? job->draft.start_count : file->entry_count;
     return r;
 }
 
+static int scan_open(hr_indexing *indexing, struct job *job, int fd, unsigned char *memory) {
+    struct hr__file_info before;
+    int r = hr__file_look_fd(fd, &before);
+    if (r < 0) return hr__fail(r, "source: cannot look at %s: %s", job->path, hr_error_text(r));
+    struct hr__window window = {.fd = fd};
+    r = scan(indexing, job, &window, &before, memory);
+    return r < 0 ? r : check_same(job->path, &before, fd);
+}
+
+static int scan_remote(hr_indexing *indexing, struct job *job, unsigned char *memory) {
+    struct hr__window window = {.fd = -1};
+    uint32_t number;
+    int r = hr__pool_new(&window.pool);
+    if (r < 0) return hr__fail(r, "source: no memory to read %s", job->path);
+    r = hr__pool_add(window.pool, job->path, &number);
+    if (r == 0) r = scan(indexing, job, &window, &hr__pool_file(window.pool, number)->first, memory);
+    hr__pool_free(window.pool);
+    return r;
+}
+
 static int scan_file(hr_indexing *indexing, struct job *job, unsigned char *memory) {
     int fd = -1;
+    if (hr_remote_is(job->path)) return scan_remote(indexing, job, memory);
     int r = hr__file_open(job->path, &fd);
     if (r == -EINVAL) return hr__fail(r, "source: %s is not a regular file", job->path);
     if (r < 0) return hr__fail(r, "source: cannot open %s: %s", job->path, hr_error_text(r));
@@ -127,6 +147,7 @@ static void index_files(hr_indexing *indexing, unsigned char *memory) {
 static void run(void *context) {
     hr_indexing *indexing = context;
     unsigned char *memory = hr__realloc(NULL, HR__WINDOW_BYTES);
+    hr__link_stop_with(&indexing->stop);
     if (memory)
         index_files(indexing, memory);
     else

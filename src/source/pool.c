@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/base.h"
 #include "base/error.h"
+#include "remote/blocks.h"
 
 enum { OPEN_MOST = 64, OPEN_SHARE = 8, DESCRIPTOR_SHIFT = 32 };
 
@@ -37,7 +38,15 @@ static bool is_same(const struct hr__file_info *one, const struct hr__file_info 
     return one->device == other->device && one->inode == other->inode;
 }
 
+/* Says whether an open file is that of the pool: what is kept of a remote object is in the file that was opened last.
+ */
+static bool is_file_of(const struct hr__pool_file *file, const struct hr__file_info *now) {
+    if (!file->remote) return is_same(&file->first, now);
+    return atomic_load(&file->kept_device) == now->device && atomic_load(&file->kept_inode) == now->inode;
+}
+
 static int check_unchanged(const struct hr__pool_file *file, const struct hr__file_info *now) {
+    if (file->remote) return 0; /* its file was checked when it was opened, and grows */
     static const char advice[] =
         "Open the source again, and do not write to files that are in use" HR_HELP("source-changed");
     if (!is_same(&file->first, now))
@@ -57,7 +66,7 @@ static int check_unchanged(const struct hr__pool_file *file, const struct hr__fi
 /* Closes the descriptor, unless the program has closed it and its number is another file's now. */
 static void close_ours(const struct hr__pool_file *file, int fd) {
     struct hr__file_info now;
-    if (hr__file_look_fd(fd, &now) == 0 && is_same(&file->first, &now)) hr__close(&fd);
+    if (hr__file_look_fd(fd, &now) == 0 && is_file_of(file, &now)) hr__close(&fd);
     atomic_fetch_sub(&open_count, 1);
 }
 
@@ -78,11 +87,20 @@ static uint32_t open_most(void) {
     return (uint32_t)hr__max(1, hr__min(OPEN_MOST, hr__open_file_limit() / OPEN_SHARE));
 }
 
-/* Opens a file within the limit. A pool may always have one file open, whatever the others have. */
-static int open_within(struct hr__pool *pool, const char *path, int *ret_fd) {
+static int open_once(const struct hr__pool *pool, const struct hr__pool_file *file, int *ret_fd) {
+    const struct hr__known *remote = file->remote;
+    if (!remote) return hr__file_open(file->path, ret_fd);
+    return hr__blocks_open(pool->folder, remote->object.name, remote->object.bytes, ret_fd);
+}
+
+/* Opens a file within the limit. A pool may always have one file open, whatever the others have. With a message, but
+ * not for a remote object, of which nothing may be kept. */
+static int open_within(struct hr__pool *pool, const struct hr__pool_file *file, int *ret_fd) {
+    const char *path = file->path;
     while (atomic_load(&open_count) >= open_most() && close_one(pool)) continue;
-    int r = hr__file_open(path, ret_fd);
-    while ((r == -EMFILE || r == -ENFILE) && close_one(pool)) r = hr__file_open(path, ret_fd);
+    int r = open_once(pool, file, ret_fd);
+    while ((r == -EMFILE || r == -ENFILE) && close_one(pool)) r = open_once(pool, file, ret_fd);
+    if (file->remote) return r;
     if (r == -EINVAL) return hr__fail(r, "source: %s is not a regular file", path);
     if (r == -EMFILE || r == -ENFILE)
         return hr__fail(
@@ -102,13 +120,18 @@ static void give_back(struct hr__pool_file *file) {
     atomic_fetch_sub(&file->state, 1);
 }
 
-/* Opens the file once more. With a message. */
-static int open_same(struct hr__pool *pool, const struct hr__pool_file *file, int *ret_fd) {
-    struct hr__file_info now;
+/* Opens the file once more. With a message; see open_within. */
+static int open_same(struct hr__pool *pool, struct hr__pool_file *file, int *ret_fd) {
+    struct hr__file_info now = {0};
     int fd = -1;
-    int r = open_within(pool, file->path, &fd);
+    int r = open_within(pool, file, &fd);
     if (r < 0) return r;
     r = hr__file_look_fd(fd, &now);
+    if (r == 0 && file->remote) {
+        atomic_store(&file->whole_inode, 0); /* the number of a file that was removed may be that of another one */
+        atomic_store(&file->kept_device, now.device);
+        atomic_store(&file->kept_inode, now.inode);
+    }
     r = r < 0 ? hr__fail(r, "source: cannot look at %s: %s", file->path, hr_error_text(r))
               : check_unchanged(file, &now);
     if (r < 0)
@@ -133,8 +156,9 @@ static int open_again(struct hr__pool *pool, struct hr__pool_file *file, int fd)
     return 0;
 }
 
-/* Returns the descriptor of a file, which is the one that was added and has not changed. The caller gives it back. */
-static int take_checked(struct hr__pool *pool, struct hr__pool_file *file) {
+/* Returns the descriptor of a file, which is the one that was added and has not changed, and its inode. The caller
+ * gives it back. */
+static int take_with_inode(struct hr__pool *pool, struct hr__pool_file *file, uint64_t *ret_inode) {
     for (;;) {
         struct hr__file_info now;
         int fd = take(file), r = 0;
@@ -143,13 +167,89 @@ static int take_checked(struct hr__pool *pool, struct hr__pool_file *file) {
             if (r < 0) return r;
             continue;
         }
-        bool is_ours = hr__file_look_fd(fd, &now) == 0 && is_same(&file->first, &now);
+        bool is_ours = hr__file_look_fd(fd, &now) == 0 && is_file_of(file, &now);
         if (is_ours) r = check_unchanged(file, &now);
-        if (is_ours && r == 0) return fd;
+        if (is_ours && r == 0) {
+            *ret_inode = now.inode;
+            return fd;
+        }
         if (!is_ours) r = open_again(pool, file, fd);
         give_back(file);
         if (r < 0) return r;
     }
+}
+
+static int take_checked(struct hr__pool *pool, struct hr__pool_file *file) {
+    uint64_t inode;
+    return take_with_inode(pool, file, &inode);
+}
+
+/* ---- reading a remote object ---- */
+
+/* Says whether an open file has all of its object, so that its bits need not be read. Looks rarely. */
+static bool is_whole(struct hr__pool_file *file, int fd, uint64_t inode) {
+    enum { OFTEN = 512 };
+    if (atomic_load(&file->whole_inode) == inode) return true;
+    if (atomic_fetch_add(&file->read_count, 1) % OFTEN != 0) return false;
+    if (!hr__blocks_have(fd, file->first.bytes, 0, file->first.bytes)) return false;
+    atomic_store(&file->whole_inode, inode);
+    return true;
+}
+
+/* Takes the descriptor of the kept part, if it has all of a range; -1: it has not. The caller gives it back. */
+static int take_kept(struct hr__pool *pool, struct hr__pool_file *file, uint64_t at, uint64_t bytes) {
+    uint64_t inode = 0;
+    int fd = take_with_inode(pool, file, &inode);
+    if (fd < 0) return -1;
+    if (is_whole(file, fd, inode) || hr__blocks_have(fd, file->first.bytes, at, bytes)) return fd;
+    give_back(file);
+    return -1;
+}
+
+static int cannot_get(const struct hr__pool_file *file, uint64_t at, uint64_t bytes, int code) {
+    return hr__fail_more(code, "source: wanted %" PRIu64 " bytes at offset %" PRIu64 " of %s", bytes, at, file->path);
+}
+
+/* Reads what is kept, else asks the fetcher. What it has then fetched is in the file, or if the file of this process is
+ * another one, or cannot be read, it sends the bytes. */
+static int read_remote(struct hr__pool *pool, struct hr__pool_file *file, uint64_t at,
+                       const struct hr__read_part *places, size_t count, uint64_t bytes) {
+    struct hr__read_part left[HR__READ_PARTS_MOST];
+    bool is_direct = false;
+    if (at > file->first.bytes || bytes > file->first.bytes - at || count > HR__READ_PARTS_MOST)
+        return hr__fail(-EIO, "source: %s has %" PRIu64 " bytes, and not %" PRIu64 " from offset %" PRIu64 " on",
+                        file->path, file->first.bytes, bytes, at);
+    if (bytes == 0) return 0;
+    for (;;) {
+        int fd = is_direct ? -1 : take_kept(pool, file, at, bytes), r = -EIO;
+        memcpy(left, places, count * sizeof *left);
+        if (fd >= 0) {
+            r = hr__fail_at("source_read");
+            if (r == 0) r = hr__read_parts(fd, at, left, count);
+            give_back(file);
+            if (r == 0) return 0;
+            is_direct = true;
+            memcpy(left, places, count * sizeof *left);
+        }
+        r = hr__remote_get(file->remote, at, bytes, is_direct, left, count);
+        if (r < 0) return cannot_get(file, at, bytes, r);
+        if (r == 1) return 0;
+        fd = take_kept(pool, file, at, bytes);
+        if (fd >= 0) give_back(file);
+        is_direct = fd < 0;
+    }
+}
+
+static void ask_remote(struct hr__pool *pool, struct hr__pool_file *file, uint64_t at, uint64_t bytes) {
+    if (at >= file->first.bytes || !bytes) return;
+    bytes = hr__min(bytes, file->first.bytes - at);
+    int fd = take_kept(pool, file, at, bytes);
+    if (fd < 0) {
+        hr__remote_ask(file->remote, at, bytes);
+        return;
+    }
+    hr__file_ask(fd, at, bytes);
+    give_back(file);
 }
 
 /* ---- reading ---- */
@@ -164,6 +264,7 @@ static int cannot_read(const struct hr__pool_file *file, uint64_t at, uint64_t b
 
 int hr__pool_read(struct hr__pool *pool, uint32_t number, uint64_t at, void *data, size_t bytes) {
     struct hr__pool_file *file = &pool->files[number];
+    if (file->remote) return read_remote(pool, file, at, &(struct hr__read_part){data, bytes}, 1, bytes);
     int fd = take_checked(pool, file);
     if (fd < 0) return hr__fail_more(fd, "source: wanted %zu bytes at offset %" PRIu64, bytes, at);
     int r = hr__fail_at("source_read");
@@ -175,11 +276,12 @@ int hr__pool_read(struct hr__pool *pool, uint32_t number, uint64_t at, void *dat
 int hr__pool_read_parts(struct hr__pool *pool, uint32_t number, uint64_t at, struct hr__read_part *places,
                         size_t count) {
     struct hr__pool_file *file = &pool->files[number];
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < count; i++) bytes += places[i].bytes;
+    if (file->remote) return read_remote(pool, file, at, places, count, bytes);
     int fd = take_checked(pool, file);
     if (fd < 0) return hr__fail_more(fd, "source: wanted what is at offset %" PRIu64, at);
     int r = hr__fail_at("source_read");
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < count; i++) bytes += places[i].bytes;
     if (r == 0) r = hr__read_parts(fd, at, places, count);
     give_back(file);
     return r < 0 ? cannot_read(file, at, bytes, r) : 0;
@@ -187,7 +289,8 @@ int hr__pool_read_parts(struct hr__pool *pool, uint32_t number, uint64_t at, str
 
 int hr__pool_read_now(struct hr__pool *pool, uint32_t number, uint64_t at, void *data, size_t bytes) {
     struct hr__pool_file *file = &pool->files[number];
-    int fd = take_checked(pool, file);
+    /* A part that is not kept is a hole of the file, which would read as zeros. */
+    int fd = file->remote ? take_kept(pool, file, at, bytes) : take_checked(pool, file);
     if (fd < 0) return -EAGAIN;
     int r = hr__fail_at("source_read");
     if (r == 0) r = hr__read_now(fd, at, data, bytes);
@@ -197,6 +300,10 @@ int hr__pool_read_now(struct hr__pool *pool, uint32_t number, uint64_t at, void 
 
 void hr__pool_ask(struct hr__pool *pool, uint32_t number, uint64_t at, uint64_t bytes) {
     struct hr__pool_file *file = &pool->files[number];
+    if (file->remote) {
+        ask_remote(pool, file, at, bytes);
+        return;
+    }
     int fd = take_checked(pool, file);
     if (fd < 0) return;
     hr__file_ask(fd, at, bytes);
@@ -221,6 +328,7 @@ struct hr__pool *hr__pool_free(struct hr__pool *pool) {
         hr__free(pool->files[i].path);
     }
     hr__free(pool->files);
+    hr__free(pool->folder);
     hr__free(pool);
     return NULL;
 }
@@ -249,9 +357,61 @@ static int grow(struct hr__pool *pool) {
     return 0;
 }
 
+/* ---- remote objects ---- */
+
+static struct hr__file_info info_of(const struct hr__known *known) {
+    return (struct hr__file_info){.bytes = known->object.bytes, .changed_ns = known->stamp, .is_regular = true};
+}
+
+int hr__place_look(const char *path, struct hr__file_info *ret_info) {
+    const struct hr__known *known;
+    int r;
+    if (!hr_remote_is(path)) {
+        r = hr__file_look_through(path, ret_info);
+        return r < 0 ? hr__fail(r, "source: cannot open %s: %s", path, hr_error_text(r)) : 0;
+    }
+    r = hr__known_look(path, &known);
+    if (r == 0) *ret_info = info_of(known);
+    return r;
+}
+
+bool hr__place_exists(const char *path) {
+    struct hr__file_info info;
+    if (hr_remote_is(path)) return hr__place_look(path, &info) == 0;
+    return hr__file_look(path, &info) == 0 && !info.is_folder;
+}
+
+static int copy_text(const char *text, char **ret_text) {
+    char *copied = hr__realloc(NULL, strlen(text) + 1);
+    if (!copied) return -ENOMEM;
+    memcpy(copied, text, strlen(text) + 1);
+    *ret_text = copied;
+    return 0;
+}
+
+static int add_remote(struct hr__pool *pool, const char *path, uint32_t *ret_number) {
+    char folder[HR__PATH_BYTES];
+    struct hr__pool_file file = {0};
+    int r = hr__known_look(path, &file.remote);
+    if (r == 0 && !pool->folder) {
+        r = hr_remote_folder(folder, sizeof folder);
+        if (r == 0) r = copy_text(folder, &pool->folder);
+    }
+    if (r == 0) r = grow(pool);
+    if (r == 0) r = copy_text(file.remote->object.path, &file.path);
+    if (r < 0) return r;
+    file.first = info_of(file.remote);
+    *ret_number = pool->count;
+    pool->files[pool->count++] = file;
+    return 0;
+}
+
+/* ---- adding ---- */
+
 int hr__pool_add_known(struct hr__pool *pool, const char *path, const struct hr__file_info *info,
                        uint32_t *ret_number) {
     struct hr__pool_file file = {.first = *info};
+    if (hr_remote_is(path)) return add_remote(pool, path, ret_number);
     int r = grow(pool);
     if (r == 0) r = make_absolute(path, &file.path);
     if (r < 0) return r;
@@ -263,9 +423,10 @@ int hr__pool_add_known(struct hr__pool *pool, const char *path, const struct hr_
 int hr__pool_add(struct hr__pool *pool, const char *path, uint32_t *ret_number) {
     struct hr__pool_file file = {0};
     int fd = -1;
+    if (hr_remote_is(path)) return add_remote(pool, path, ret_number);
     int r = grow(pool);
     if (r == 0) r = make_absolute(path, &file.path);
-    if (r == 0) r = open_within(pool, file.path, &fd);
+    if (r == 0) r = open_within(pool, &file, &fd);
     if (r == 0 && (r = hr__file_look_fd(fd, &file.first)) < 0)
         hr__fail(r, "source: cannot look at %s: %s", file.path, hr_error_text(r));
     if (r < 0) {

@@ -24,8 +24,8 @@ const char *hr__dtype_name(struct hr_dtype dtype) {
 }
 
 bool hr__has_suffix(const char *path, const char *suffix) {
-    size_t length = strlen(path), end = strlen(suffix);
-    return length > end && strcmp(path + length - end, suffix) == 0;
+    size_t length = hr_remote_is(path) ? strcspn(path, "?") : strlen(path), end = strlen(suffix);
+    return length > end && strncmp(path + length - end, suffix, end) == 0;
 }
 
 /* The begin of a file. */
@@ -181,9 +181,9 @@ static int read_megatron(hr_tokens *tokens, const char *data, const char *index,
     return r < 0 ? r : count_tokens(tokens, file);
 }
 
-static bool exists(const char *path) {
-    struct hr__file_info info;
-    return hr__file_look(path, &info) == 0 && !info.is_folder;
+/* The .idx file of a remote object has to be known: the process that opens the source asks for it once. */
+static bool has_index_next_to_it(const char *path, const char *index) {
+    return hr_remote_is(path) ? hr__known_find(index) != NULL : hr__place_exists(index);
 }
 
 int hr__tokens_recognise(hr_tokens *tokens, const char *path, struct hr__tokens_file *ret_file) {
@@ -193,7 +193,8 @@ int hr__tokens_recognise(hr_tokens *tokens, const char *path, struct hr__tokens_
     int stem = (int)strlen(path) - (is_named ? 4 : 0);
     if (hr__path(data, "%.*s.bin", stem, path) < 0 || hr__path(index, "%.*s.idx", stem, path) < 0)
         return hr__fail(-ENAMETOOLONG, "source: the path %s is too long", path);
-    bool has_index = hr__has_suffix(path, ".idx") || ((is_named || !exists(path)) && exists(index));
+    bool has_index =
+        hr__has_suffix(path, ".idx") || ((is_named || !hr__place_exists(path)) && has_index_next_to_it(path, index));
     int r = has_index ? read_megatron(tokens, data, index, &file) : read_single(tokens, path, &file);
     if (r == 0) r = check_dtype(tokens, &file);
     if (r == 0) *ret_file = file;

@@ -15,8 +15,8 @@
 static int add_file(hr_tar *tar, const char *path, const struct hr_index_file *known) {
     struct hr__file_info now;
     uint32_t number;
-    int r = hr__file_look_through(path, &now);
-    if (r < 0) return hr__fail(r, "source: cannot open %s: %s", path, hr_error_text(r));
+    int r = hr__place_look(path, &now);
+    if (r < 0) return r;
     if (!now.is_regular) return hr__fail(-EINVAL, "source: %s is not a regular file", path);
     if (now.bytes != known->bytes || now.changed_ns != known->changed_ns)
         return hr__fail(-ESTALE,

@@ -6,14 +6,34 @@
 #include "base/base.h"
 #include "base/error.h"
 #include "index.h"
+#include "pool.h"
+
+/* Window by window, a remote object would take as many round trips. */
+static void ask_ahead(struct hr__window *window, uint64_t at) {
+    const uint64_t ahead = 8 << 20;
+    uint64_t from = hr__max(at, window->asked), to = hr__min(at + ahead, window->file_bytes);
+    if (from + ahead / 2 > to && to < window->file_bytes) return;
+    if (from < to) hr__pool_ask(window->pool, 0, from, to - from);
+    window->asked = hr__max(window->asked, to);
+}
+
+static int read_remote(struct hr__window *window, uint64_t at, size_t bytes) {
+    ask_ahead(window, at);
+    return hr__pool_read(window->pool, 0, at, window->memory, bytes);
+}
+
+static int read_file(struct hr__window *window, uint64_t at, size_t bytes) {
+    int r = hr__fail_at("source_read");
+    if (r == 0) r = hr__read_at(window->fd, at, window->memory, bytes);
+    if (r == 0) return 0;
+    return hr__fail(r, "source: cannot read %zu bytes at offset %" PRIu64 " of %s: %s", bytes, at, window->path,
+                    hr_error_text(r));
+}
 
 static int read_from(struct hr__window *window, uint64_t at, size_t bytes) {
-    int r = hr__fail_at("source_read");
     window->count = 0;
-    if (r == 0) r = hr__read_at(window->fd, at, window->memory, bytes);
-    if (r < 0)
-        return hr__fail(r, "source: cannot read %zu bytes at offset %" PRIu64 " of %s: %s", bytes, at, window->path,
-                        hr_error_text(r));
+    int r = (window->pool ? read_remote : read_file)(window, at, bytes);
+    if (r < 0) return r;
     window->at = at;
     window->count = bytes;
     if (window->bytes_done) atomic_fetch_add_explicit(window->bytes_done, bytes, memory_order_relaxed);

@@ -12,6 +12,7 @@
 #include <headrace/face/cache_shared.h>
 #include <headrace/face/crew.h>
 #include <headrace/face/error.h>
+#include <headrace/face/fetcher.h>
 #include <headrace/face/frozen.h>
 #include <headrace/face/image.h>
 #include <headrace/face/index.h>

@@ -27,6 +27,7 @@
  *     frozen/    frozen data: _core.freeze, thaw, Frozen, Builder and the views
  *     image/     images as recipes: _core.Picture
  *     record/    recordings of what loaders did: _core.Recording
+ *     remote/    remote objects, and _core.Fetcher
  *     rows/      rows of numbers that are gathered in C: _core.Columns and Rows
  *     sampler/   orders of samples, parts of ranks and plans of batches: _core.Order
  *     source/    samples from the files of users: _core.Tokens, Tar, Index and Indexing

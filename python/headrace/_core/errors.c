@@ -16,6 +16,7 @@ static PyObject *exception_of(int code) {
 }
 
 void *core_raise(int code) {
+    if (code == -EINTR && PyErr_Occurred()) return NULL; /* of a signal's handler, which has ended a wait */
     const char *message = hr_error_message();
     PyObject *exception = exception_of(code);
     if (!*message) message = hr_error_text(code);

@@ -8,6 +8,7 @@
 #include "image/image.h"
 #include "inspect/inspect.h"
 #include "record/record.h"
+#include "remote/remote.h"
 #include "rows/rows.h"
 #include "sampler/sampler.h"
 #include "source/source.h"
@@ -193,8 +194,8 @@ PyMODINIT_FUNC PyInit__core(void) {
         PyModule_AddType(module, &RowsType) < 0 || PyModule_AddType(module, &TokensType) < 0 ||
         PyModule_AddType(module, &IndexType) < 0 || PyModule_AddType(module, &IndexingType) < 0 ||
         PyModule_AddType(module, &LinesType) < 0 || PyModule_AddType(module, &TarType) < 0 ||
-        PyModule_AddType(module, &RecordingType) < 0 || frozen_add(module) < 0 || cache_add(module) < 0 ||
-        core_add_constants(module) < 0) {
+        PyModule_AddType(module, &ObjectsType) < 0 || PyModule_AddType(module, &RecordingType) < 0 ||
+        frozen_add(module) < 0 || remote_add(module) < 0 || cache_add(module) < 0 || core_add_constants(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -42,11 +42,16 @@ class RetriedSample:
     worker: int | None
 
 
+def _is_of_remote_object(error: BaseException) -> bool:
+    """Returns True for an error of a remote object, for which the fetcher has tried again."""
+    return isinstance(error, OSError) and any(str(one).startswith("remote: ") for one in error.args[-1:])
+
+
 def is_passing(error: BaseException) -> bool:
     """Returns True if the exception, or one that led to it, is an I/O error that may pass."""
     one: BaseException | None = error
     for _ in range(_MOST_CAUSES):
-        if one is None:
+        if one is None or _is_of_remote_object(one):
             return False
         if isinstance(one, (TimeoutError, ConnectionError)):
             return True

@@ -41,13 +41,17 @@ def _of_class(cls: type, name: str) -> Any:
     return ... if found is None or found is lookup.static(object, name) else found
 
 
-class Gatherer(Protocol):
-    """Gathers the batches of a dataset for a loader."""
+class RowGatherer(Protocol):
+    """Finds the rows of a batch."""
 
     name: str  # of the dataset's class
 
     def rows(self, indices: Any) -> _core.Rows | None:
         """See RowSource.rows. Indices may be of any kind."""
+
+
+class Gatherer(RowGatherer, Protocol):
+    """Gathers the batches of a dataset for a loader."""
 
     def proof(self, rows: _core.Rows) -> Proof | None:
         """Returns what has to be told of the batch as the loader's collate function makes it, before such rows may be

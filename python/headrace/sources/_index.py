@@ -13,7 +13,9 @@ from typing import Any
 from headrace import _core
 from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
+from headrace._remote.addresses import is_remote
 from headrace.sources._paths import name_for_cache
+from headrace.sources._places import Places, RemoteObjects
 
 _KINDS = {_core.INDEX_TAR: "tar", _core.INDEX_LINES: "lines"}
 _HEAD_BYTES = 120  # of struct hr__index_head
@@ -25,17 +27,21 @@ class FileIndex:
     """The index of the files of a source. Its pickle has the index itself, or if that is in headrace.cache, its head:
     the process that opens it takes it from the cache, or makes it.
 
-    kind: _core.INDEX_TAR or _core.INDEX_LINES. paths: absolute ones, in order. name: of the source, for messages.
+    kind: _core.INDEX_TAR or _core.INDEX_LINES. places: the files, in order. name: of the source, for messages.
     keep: as for headrace.cache.
 
     Raises OSError if a file cannot be read, but not if it is damaged: see `damage` of file().
     """
 
-    def __init__(self, kind: int, paths: Sequence[str], name: str, keep: str = "boot") -> None:
+    def __init__(self, kind: int, places: Places, name: str, keep: str = "boot") -> None:
         self.kind = kind
-        self.paths = tuple(paths)
+        self.paths = tuple(places.paths)
+        self.remote = places.remote
         self._name, self._keep = name, keep
-        self._open(_obtain(kind, self.paths, name, keep))
+        self._open(self._obtain())
+
+    def _obtain(self) -> Any:
+        return _obtain(self.kind, self.paths, self.remote, self._name, self._keep)
 
     def _open(self, data: Any) -> None:
         self._data = data
@@ -52,7 +58,7 @@ class FileIndex:
     def __setstate__(self, state: dict[str, Any]) -> None:
         head = state.pop("_head", None)
         self.__dict__.update(state)
-        self._open(self._data if head is None else _obtain(self.kind, self.paths, self._name, self._keep))
+        self._open(self._data if head is None else self._obtain())
         if head is not None and head != self._head():
             raise OSError(
                 errno.ESTALE,
@@ -93,7 +99,7 @@ def save_index(kind: int, path: str) -> _core.Index:
     return index
 
 
-def _obtain(kind: int, paths: tuple[str, ...], name: str, keep: str) -> Any:
+def _obtain(kind: int, paths: tuple[str, ...], remote: RemoteObjects, name: str, keep: str) -> Any:
     """Returns the serial form of the index of all files: an array of the cache, or bytes if there is no cache."""
     from headrace._cache import opening
 
@@ -101,7 +107,7 @@ def _obtain(kind: int, paths: tuple[str, ...], name: str, keep: str) -> Any:
         return _make_here(kind, paths)
     failed: list[BaseException] = []
     try:
-        return _cached(kind, paths, keep, failed)
+        return _cached(kind, paths, remote, keep, failed)
     except (OSError, MemoryError, RuntimeError, ImportError) as error:
         if failed:
             raise
@@ -115,7 +121,7 @@ def _make_here(kind: int, paths: tuple[str, ...]) -> bytes:
     return bytes(made)
 
 
-def _cached(kind: int, paths: tuple[str, ...], keep: str, failed: list[BaseException]) -> Any:
+def _cached(kind: int, paths: tuple[str, ...], remote: RemoteObjects, keep: str, failed: list[BaseException]) -> Any:
     """Returns the index as an array of the cache. An exception that is not the cache's is added to `failed`."""
     import numpy as np
 
@@ -129,7 +135,9 @@ def _cached(kind: int, paths: tuple[str, ...], keep: str, failed: list[BaseExcep
             raise
         return np.frombuffer(made, np.uint8)
 
-    digest = hashlib.sha256(json.dumps(paths).encode()).hexdigest()[:16]
+    # The names of remote objects have their sizes and versions: a replaced one has another index.
+    parts = [*paths, *(remote.names() if remote else ())]
+    digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
     name = f"index-{_KINDS[kind]}-{name_for_cache(paths[0])}-{digest}"
     return cache(name, build, version=_core.INDEX_VERSION, sources=_made_from(paths), keep=keep)
 
@@ -137,8 +145,9 @@ def _cached(kind: int, paths: tuple[str, ...], keep: str, failed: list[BaseExcep
 def _made_from(paths: tuple[str, ...]) -> list[str]:
     """Returns the files that an index is made from, and those next to them: if a saved index comes, changes or is
     deleted, the index in the cache is made again."""
-    saved = (f"{path}.hri" for path in paths)
-    return sorted({*paths, *(path for path in saved if os.path.exists(path))})
+    local = [path for path in paths if not is_remote(path)]
+    saved = (f"{path}.hri" for path in local)
+    return sorted({*local, *(path for path in saved if os.path.exists(path))})
 
 
 def _warn_without_cache(name: str, error: BaseException) -> None:

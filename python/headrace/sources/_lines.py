@@ -15,7 +15,7 @@ from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
 from headrace._samples.prepared import PreparedDataset
 from headrace.sources._index import FileIndex
-from headrace.sources._paths import find_files, warn_of_repeats
+from headrace.sources._places import Places
 from headrace.sources._source import Source
 
 if TYPE_CHECKING:
@@ -43,11 +43,11 @@ class _Files:
 class _LineSource(Source, PreparedDataset):
     """The lines of text files as bytes, which a class turns into samples."""
 
-    def __init__(self, paths: Any, transform: Any, keep: str) -> None:
-        files = [os.path.abspath(path) for path in find_files(paths, self._name)]
+    def __init__(self, paths: Any, transform: Any, keep: str, storage: Any) -> None:
+        places = Places(paths, self._name, storage, next_to=".hri")
         self._transform = transform
-        self._files = _Files(FileIndex(_core.INDEX_LINES, files, self._name, keep))
-        warn_of_repeats(files, self._name)
+        self._files = _Files(FileIndex(_core.INDEX_LINES, places, self._name, keep))
+        places.warn_of_repeats(self._name)
         if not self._count():
             warn_user(f"headrace: sources.{self._name}: there is no sample, because all lines of {self!r} are blank")
 
@@ -118,10 +118,12 @@ class _LineSource(Source, PreparedDataset):
 class Lines(_LineSource):
     """Samples are the lines of text files, without their ends.
 
-    paths: a path, a pattern (its files are sorted by bytes), braces as in "part-{000..127}.txt", or a list of these.
+    paths: a path, a pattern (its files are sorted by bytes), braces as in "part-{000..127}.txt", or a list of these;
+        URLs as https://host/name and s3://bucket/name, too.
     decode: the encoding of the files, one in which the byte 10 is the end of a line; None: samples are bytes.
     transform: a function of the line, whose result is the sample.
     keep: how long the index of the files stays, as for headrace.cache: "job", "boot", or "disk", in a file.
+    storage: settings of remote objects, see docs/sources.md: region, endpoint, keys, headers, retry_s and others.
 
     A line ends with "\\n" or "\\r\\n". Lines of white space only are no samples, and are counted in `report()`.
 
@@ -136,9 +138,10 @@ class Lines(_LineSource):
         decode: str | None = _UTF8,
         transform: Transform | None = None,
         keep: str = "boot",
+        storage: Mapping[str, Any] | None = None,
     ) -> None:
         self._decode = None if decode is None else _check_encoding(decode)
-        super().__init__(paths, _check_function(transform, self._name), keep)
+        super().__init__(paths, _check_function(transform, self._name), keep, storage)
 
     def _sample(self, index: int) -> Any:
         line = self._files.lines.read(index) if self._decode is None else self._text(index)
@@ -156,10 +159,12 @@ class Lines(_LineSource):
 class Jsonl(_LineSource):
     """Samples are what the lines of JSON Lines files (.jsonl, .ndjson) say: dicts, lists, strings, numbers.
 
-    paths: a path, a pattern (its files are sorted by bytes), braces as in "part-{000..127}.jsonl", or a list of these.
+    paths: a path, a pattern (its files are sorted by bytes), braces as in "part-{000..127}.jsonl", or a list of these;
+        URLs as https://host/name and s3://bucket/name, too.
     transform: a function of what a line says, whose result is the sample; or a dict with a function for each of some
         keys, which gets the value and gives the new one.
     keep: how long the index of the files stays, as for headrace.cache: "job", "boot", or "disk", in a file.
+    storage: settings of remote objects, see docs/sources.md: region, endpoint, keys, headers, retry_s and others.
 
     Lines are parsed by orjson if it is installed, else by json. The results are those of json in both cases.
 
@@ -173,9 +178,12 @@ class Jsonl(_LineSource):
         *,
         transform: Transform | Mapping[str, Transform] | None = None,
         keep: str = "boot",
+        storage: Mapping[str, Any] | None = None,
     ) -> None:
         checked = _check_functions(transform, self._name) if isinstance(transform, Mapping) else transform
-        super().__init__(paths, checked if checked is not transform else _check_function(transform, self._name), keep)
+        if checked is transform:
+            checked = _check_function(transform, self._name)
+        super().__init__(paths, checked, keep, storage)
 
     def _sample(self, index: int) -> Any:
         value = self._parse(index)

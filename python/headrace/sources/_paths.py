@@ -7,10 +7,11 @@ import glob
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from headrace._base.warn import warn_user
+from headrace._remote.addresses import is_remote
 
 _MOST = 1_000_000  # files that braces may stand for
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -19,16 +20,20 @@ _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _PATTERN = re.compile(r"[*?[]")
 
 
-def find_files(paths: Any, name: str) -> list[str]:
+def find_files(paths: Any, name: str, storage: Callable[[], str] = lambda: "{}") -> list[str]:
     """Returns the paths of files in order. A path that exists is taken as it is. Otherwise braces stand for several
     names, `{000..127}` or `{a,b}`, and a pattern (`*`, `?`, `[...]`, `**` for folders) for the files that match it,
-    sorted by bytes. name: of the source, for messages.
+    sorted by bytes. A URL has braces, too; a pattern in the URL of a bucket stands for the objects that match it.
+    name: of the source, for messages. storage: returns the settings of remote objects.
 
     Raises TypeError, ValueError if there is no path, and FileNotFoundError for a pattern that no file matches.
     """
     found: list[str] = []
     for path in _list_paths(paths, name):
-        found += [path] if os.path.lexists(path) else _match(path, name)
+        if is_remote(path):
+            found += _match_remote(path, name, storage)
+        else:
+            found += [path] if os.path.lexists(path) else _match(path, name)
     if not found:
         raise ValueError(f"{name}: the list of paths is empty; give a path, a pattern such as 'train-*.bin', or a list")
     return found
@@ -60,6 +65,23 @@ def _match(path: str, name: str) -> list[str]:
         if not matches:
             raise FileNotFoundError(f"{name}: no file matches {one!r} (the working directory is {os.getcwd()!r})")
         found += sorted(matches, key=os.fsencode)
+    return found
+
+
+def _match_remote(url: str, name: str, storage: Callable[[], str]) -> list[str]:
+    found: list[str] = []
+    for one in _expand_braces(url, name):
+        if not one.startswith("s3:") or not _PATTERN.search(one):
+            if "*" in one.partition("?")[0]:
+                raise ValueError(f"{name}: https cannot list files; give braces, such as {{000..127}}, instead of a *")
+            found.append(one)
+            continue
+        from headrace.sources._listing import match_objects
+
+        matches = match_objects(one, storage(), name)
+        if not matches:
+            raise FileNotFoundError(f"{name}: no object matches {one!r}")
+        found += matches
     return found
 
 

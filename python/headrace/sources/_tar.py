@@ -12,7 +12,7 @@ from headrace._base import exception_text
 from headrace._base.warn import warn_user
 from headrace._samples.prepared import PreparedDataset
 from headrace.sources._index import FileIndex
-from headrace.sources._paths import find_files, warn_of_repeats
+from headrace.sources._places import Places
 from headrace.sources._source import Source
 from headrace.sources._tar_decode import KEY, Decoder, Decoders
 from headrace.sources._tar_report import check_damage, describe_empty, describe_skipped, report_of
@@ -25,7 +25,8 @@ class Tar(Source, PreparedDataset):
     """Samples of tar files, as WebDataset has them: neighbouring members of one file whose names have the same key.
     "a/0001.jpg" and "a/0001.cls" are the fields "jpg" and "cls" of the sample "a/0001".
 
-    paths: a path, a pattern (its files are sorted by bytes), braces as in "train-{000..127}.tar", or a list of these.
+    paths: a path, a pattern (its files are sorted by bytes), braces as in "train-{000..127}.tar", or a list of these;
+        URLs as https://host/name and s3://bucket/name, too.
 
     fields: a sample is a tuple of these; "jpg;png" is the first of the two that the sample has, "__key__" is its key.
         None: a sample is a dict of all its members, with "__key__"; a key that comes again in a file, with other
@@ -38,6 +39,7 @@ class Tar(Source, PreparedDataset):
     damaged: "error" or "skip": files that are damaged, of which "skip" takes the samples before the damage, and samples
         that have a field twice.
     keep: how long the index of the files is kept, as for headrace.cache.
+    storage: settings of remote objects, see docs/sources.md: region, endpoint, keys, headers, retry_s and others.
 
     The index is made once per machine, or is read from PATH.hri next to a file (`headrace index`). Each read is
     compared with the file. Pickles in a file (pth, pkl, pyd) are not loaded: give a function in `decode` for them.
@@ -58,17 +60,18 @@ class Tar(Source, PreparedDataset):
         missing: str = "error",
         damaged: str = "error",
         keep: str = "boot",
+        storage: Mapping[str, Any] | None = None,
     ) -> None:
         self._fields = None if fields is None else _check_fields(fields)
         self._decode = decode
         self._missing, self._damaged = _check_way("missing", missing), _check_way("damaged", damaged)
         self._transform = _check_transform(transform, self._fields)
         Decoders(decode)  # refuses what is no dict of functions
-        files = [os.path.abspath(path) for path in find_files(paths, _NAME)]
-        self._files = FileIndex(_core.INDEX_TAR, files, _NAME, keep)
+        places = Places(paths, _NAME, storage, next_to=".hri")
+        self._files = FileIndex(_core.INDEX_TAR, places, _NAME, keep)
         check_damage(self._files, self._damaged == "skip")
         self._open()
-        warn_of_repeats(files, _NAME)
+        places.warn_of_repeats(_NAME)
         self._warn()
 
     def _open(self) -> None:

@@ -6,12 +6,13 @@ from __future__ import annotations
 import errno
 import operator
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace import _core
 from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
-from headrace.sources._paths import find_files, warn_of_repeats
+from headrace.sources._places import Places
 from headrace.sources._source import Source
 
 if TYPE_CHECKING:
@@ -34,9 +35,10 @@ _CODES = {"i": 0, "u": 1}
 class Tokens(Source):
     """Samples of token files, as int64 arrays.
 
-    paths: a path, a pattern (its files are sorted by bytes), braces as in "train_{000..127}.bin", or a list of these.
-    A file is known by its head or its name: llm.c's .bin, .npy with one dimension, Megatron's .bin with an .idx file,
-    and nanoGPT's .bin, which has no head and is uint16 unless `dtype` says something else.
+    paths: a path, a pattern (its files are sorted by bytes), braces as in "train_{000..127}.bin", or a list of
+    these; URLs as https://host/name and s3://bucket/name, too. A file is known by its head or its name: llm.c's .bin,
+    .npy with one dimension, Megatron's .bin with an .idx file, and nanoGPT's .bin, which has no head and is uint16
+    unless `dtype` says something else.
 
     length: sample i of a file has its tokens from i * stride to i * stride + length - 1. A window does not cross
         files; what is left at the end of a file is not used. stride: None is length; 1 gives each window that there is.
@@ -47,6 +49,7 @@ class Tokens(Source):
         separator before each document, a document that begins with it. All files are read once, when they are opened.
     dtype: that of files without a head, for example "uint32"; other files have to have the same.
     vocab_size: a token that is not below it is an error when it is read.
+    storage: settings of remote objects, see docs/sources.md: region, endpoint, keys, headers, retry_s and others.
 
     Raises OSError if a file cannot be opened, or was changed since it was opened, and ValueError if it is damaged, or
     the arguments do not fit it.
@@ -65,6 +68,7 @@ class Tokens(Source):
         documents: bool = False,
         separator: int | None = None,
         vocab_size: int | None = None,
+        storage: Mapping[str, Any] | None = None,
     ) -> None:
         self._length = None if length is None else _check_int("length", length, 1, _LONGEST)
         self._stride = None if stride is None else _check_int("stride", stride, 1, _LONGEST)
@@ -73,9 +77,11 @@ class Tokens(Source):
         self._labels, self._documents = bool(labels), bool(documents)
         self._dtype = _check_dtype(dtype)
         self._unit = self._choose_unit()
-        self._open(_without_indexes(find_files(paths, _NAME)))
+        places = Places(paths, _NAME, storage, next_to=".idx")
+        self._remote = places.remote  # in pickles before the files, which are then known
+        self._open(_without_indexes(places.paths))
         self._scan()
-        warn_of_repeats(self._paths(), _NAME)
+        places.warn_of_repeats(_NAME)
         self._warn_if_empty()
 
     def _choose_unit(self) -> int:
@@ -116,9 +122,6 @@ class Tokens(Source):
         while self._unit == _core.TOKENS_SEPARATED and not self._tokens.scan(_SCAN_BYTES):
             pass
         self._samples, self._total, self._used, self._files = self._tokens.look()
-
-    def _paths(self) -> list[str]:
-        return [os.fsdecode(self._tokens.file(number)[0]) for number in range(self._files)]
 
     def _warn_if_empty(self) -> None:
         if self._samples or not self._total:

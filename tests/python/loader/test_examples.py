@@ -78,6 +78,15 @@ def test_the_example_of_resuming_sees_each_sample_once(killed_at: int, saved_at:
     assert done.stdout.count("600 samples, 600 different ones") == 2
 
 
+def test_the_example_of_a_bucket_sees_each_sample_once() -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    script = [sys.executable, str(EXAMPLES / "train_from_bucket.py")]
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "resumed after step 140, in epoch 1, on 1 ranks" in done.stdout
+    assert done.stdout.splitlines()[-1] == "each sample was seen once per epoch"
+
+
 def test_the_example_of_packed_rows_sees_each_sample_once() -> None:
     """Two ranks are killed in the middle of the epoch, and three go on."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -9,11 +9,12 @@
  *
  *     index.c     _core.Index, where the members and lines of files are, and _core.Indexing
  *     lines.c     _core.Lines, text files that are open
+ *     objects.c   _core.Objects, whole files
  *     tar.c       _core.Tar, tar files that are open
  *     tokens.c    _core.Tokens, token files that are open
  */
 
-extern PyTypeObject IndexType, IndexingType, LinesType, TarType, TokensType;
+extern PyTypeObject IndexType, IndexingType, LinesType, ObjectsType, TarType, TokensType;
 
 /* Gets a contiguous buffer of 64-bit numbers, `count` of them, -1: any number. Returns -1 with an exception. The caller
  * releases it. */

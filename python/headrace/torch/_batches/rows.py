@@ -32,7 +32,7 @@ def gatherer_of(dataset: Any, collate_fn: Any) -> _Proving | None:
     """Returns what gathers the batches of a dataset, or None if torch's way has to make them."""
     if not default_collate.is_torchs(collate_fn):
         return None
-    gatherer: sample_rows.Gatherer | None = sample_rows.gatherer_of_source(dataset)
+    gatherer: sample_rows.RowGatherer | None = sample_rows.gatherer_of_source(dataset)
     node = None if gatherer is not None else _node_of(dataset)
     if node is not None:
         gatherer = _TensorGatherer(node)
@@ -209,7 +209,7 @@ class _Proving:
     torch.set_default_device, with which torch collates arrays to another device. The first batch of each layout is made
     in both ways; if they differ, that layout is left to torch's way."""
 
-    def __init__(self, gatherer: sample_rows.Gatherer) -> None:
+    def __init__(self, gatherer: sample_rows.RowGatherer) -> None:
         self._gatherer = gatherer
         self.name = gatherer.name
 

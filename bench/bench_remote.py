@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures remote objects: a server of this machine that answers after 20 ms, tar files with samples of 110 KB, in
+random order. The rival is one connection that reads sample by sample. The server is Python too, and takes a part of the
+cores, so the first epoch shows what it can send.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from bench_shards import LARGE, write
+from headrace import _core, sources
+from headrace.torch import DataLoader
+from measure import QUICK, Case, Goal, Key, Row, in_turn, in_words, run_all
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "python" / "lib"))
+
+OURS, ONE, LOCAL = "headrace", "one connection", "local files"
+SAMPLES, SHARDS = (512, 2) if QUICK else (2048, 4)
+LATENCY_S = 0.02
+FIRST = "first epoch, 2 workers, batches of 64, a sample"
+SECOND = "second epoch, a sample"
+KEPT = "a kept sample, CPU time"
+TIMES = "bytes that the server sent, of the size of the files"
+JOBS = "8 processes, one epoch each at the same time"
+HALF = "quota of half of the files, second epoch"
+TAKEN_OVER = "fetcher killed, until bytes come again"
+
+
+@contextmanager
+def served(quota: str = "") -> Iterator[tuple[Any, list[str], list[str]]]:
+    """Gives the server, the URLs, and the paths of the same files."""
+    from remote_runs import end_fetchers
+    from remote_server import RemoteServer
+
+    content = random.Random(0).randbytes(LARGE)
+    with tempfile.TemporaryDirectory() as folder, RemoteServer({}) as server:
+        paths = []
+        for shard in range(SHARDS):
+            paths.append(write(f"{folder}/{shard}.tar", SAMPLES // SHARDS, lambda number: content))
+            server.files[f"{shard}.tar"] = Path(paths[-1]).read_bytes()
+            sources._index.save_index(_core.INDEX_TAR, paths[-1])  # type: ignore[attr-defined]
+            server.files[f"{shard}.tar.hri"] = Path(f"{paths[-1]}.hri").read_bytes()
+        os.environ.update(HEADRACE_REMOTE=f"{folder}/kept", HEADRACE_REMOTE_IDLE_MS="500", HEADRACE_REMOTE_QUOTA=quota)
+        _core.remote_close()
+        yield server, [server.url(f"{shard}.tar") for shard in range(SHARDS)], paths
+        _core.remote_close()
+        end_fetchers(Path(f"{folder}/kept"))
+
+
+def open_tar(paths: list[str]) -> Any:
+    return sources.Tar(paths, fields=("jpg", "cls"), decode=None, keep="job")
+
+
+def epoch_us(dataset: Any) -> float:
+    torch.manual_seed(0)
+    begin = time.perf_counter()
+    count = sum(len(batch) for batch in DataLoader(dataset, 64, shuffle=True, num_workers=2, collate_fn=list))
+    return 1e6 * (time.perf_counter() - begin) / count
+
+
+def one_by_one_us(server: Any, dataset: Any, count: int = 64) -> float:
+    """Reads the ranges of samples on one connection that stays open."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port)
+    begin = time.perf_counter()
+    for index in random.Random(1).sample(range(len(dataset)), count):
+        number, members = dataset._tar.find(index)
+        first, last = members[0][1], members[-1][1] + members[-1][3]
+        connection.request("GET", f"/{number}.tar", headers={"Range": f"bytes={first}-{last}"})
+        connection.getresponse().read()
+    connection.close()
+    return 1e6 * (time.perf_counter() - begin) / count
+
+
+def of_epochs() -> list[Row]:
+    with served() as (server, urls, paths):
+        local = open_tar(paths)
+        remote = open_tar(urls)
+        server.latency_s = LATENCY_S
+        size = sum(map(len, server.files.values()))
+        before = server.sent_bytes
+        rows = [Row(FIRST, ONE, 0, one_by_one_us(server, local), "us"), Row(FIRST, OURS, 0, epoch_us(remote), "us")]
+        sent = (server.sent_bytes - before - 64 * (LARGE + 2048)) / size
+        order = random.Random(2).sample(range(len(local)), len(local))
+        rows += in_turn(SECOND, {LOCAL: partial(epoch_us, local), OURS: partial(epoch_us, remote)}, "us")
+        rows += in_turn(KEPT, {LOCAL: partial(cpu_us, local, order), OURS: partial(cpu_us, remote, order)}, "us")
+        rows.append(Row(TIMES, "one epoch", 0, sent, ""))
+        rows.append(Row(TAKEN_OVER, OURS, 0, taken_over_ms(server), "ms"))
+        return rows
+
+
+def cpu_us(dataset: Any, order: list[int]) -> float:
+    begin = time.thread_time()
+    for index in order:
+        dataset[index]
+    return 1e6 * (time.thread_time() - begin) / len(order)
+
+
+def taken_over_ms(server: Any) -> float:
+    """Returns the time of a read after the fetcher was killed, of bytes that are not kept."""
+    from remote_runs import kill_fetchers
+
+    server.files["big.bin"] = bytes(1 << 27)
+    dataset = sources.Tokens(server.url("big.bin"), length=1000)
+    found = []
+    for turn in range(3):
+        dataset[1000 + 2000 * turn]
+        kill_fetchers(Path(os.environ["HEADRACE_REMOTE"]))
+        begin = time.perf_counter()
+        dataset[30_000 + 2000 * turn]
+        found.append(1e3 * (time.perf_counter() - begin))
+    return sorted(found)[1]
+
+
+def read_all(dataset: Any, seed: int) -> None:
+    for index in random.Random(seed).sample(range(len(dataset)), len(dataset)):
+        dataset[index]
+
+
+def in_processes(works: list[Callable[[], None]]) -> None:
+    pids = []
+    for work in works:
+        pid = os.fork()
+        if pid == 0:
+            work()
+            os._exit(0)
+        pids.append(pid)
+    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * len(works)
+
+
+def of_jobs() -> list[Row]:
+    with served() as (server, urls, _):
+        size = sum(map(len, server.files.values()))
+        remote = open_tar(urls)
+        server.latency_s = LATENCY_S
+        in_processes([partial(read_all, remote, seed) for seed in range(8)])
+        return [Row(TIMES, JOBS, 0, server.sent_bytes / size, "")]
+
+
+def of_quota() -> list[Row]:
+    with served(str(SAMPLES * LARGE // 2)) as (server, urls, _):
+        size = sum(map(len, server.files.values()))
+        remote = open_tar(urls)
+        server.latency_s = LATENCY_S
+        epoch_us(remote)
+        before = server.sent_bytes
+        passed = epoch_us(remote)
+        sent = (server.sent_bytes - before) / size
+        return [Row(TIMES, HALF, 0, sent, ""), Row(SECOND, "quota of half of the files", 0, passed, "us")]
+
+
+def goals() -> list[Goal]:
+    return [
+        Goal("first epoch, of one connection", Key(FIRST, OURS), 1 / 40, Key(FIRST, ONE)),
+        Goal("second epoch, of local files", Key(SECOND, OURS), 1 / 0.95, Key(SECOND, LOCAL)),
+        Goal("a kept sample, of a local file", Key(KEPT, OURS), 1.05, Key(KEPT, LOCAL)),
+        Goal("bytes, one epoch", Key(TIMES, "one epoch"), 1.02),
+        Goal("bytes, 8 processes", Key(TIMES, JOBS), 1.02),
+        Goal("bytes, quota of half", Key(TIMES, HALF), 0.55),
+        Goal("another fetcher takes over", Key(TAKEN_OVER, OURS), 1000, unit="ms"),
+    ]
+
+
+CASES = [Case("epochs", of_epochs), Case("jobs", of_jobs), Case("quota", of_quota)]
+
+
+def show(rows: list[Row]) -> None:
+    theirs = {row.work: row.value for row in rows if row.rival in (ONE, LOCAL)}
+    for row in rows:
+        base = theirs.get(row.work)
+        ratio = in_words(row.value / base) if base else ""
+        print(f"{row.work:60} {row.rival:46} {row.value:12.2f} {row.unit:3} {ratio}", flush=True)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    run_all(__doc__ or "", CASES, lambda case: case.run(), show, goals)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HEADRACE_CORE_REMOTE_REMOTE_H
+#define HEADRACE_CORE_REMOTE_REMOTE_H
+
+#include "core.h"
+
+/*
+ * Remote objects: what module.c adds to the module.
+ *
+ *     objects.c   objects that this process knows, and calls of the fetcher
+ *     fetcher.c   _core.Fetcher, the fetcher without its network code
+ */
+
+extern PyTypeObject FetcherType;
+
+int remote_add(PyObject *module); /* adds both; -1: exception */
+
+#endif

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* _core.Objects: whole files, or objects of a bucket. */
+#include "source/source.h"
+
+struct core_objects {
+    PyObject_HEAD hr_objects *objects;
+};
+
+static hr_objects *objects_of(PyObject *self) {
+    return ((struct core_objects *)self)->objects;
+}
+
+static PyObject *objects_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
+    static char *names[] = {"paths", NULL};
+    PyObject *paths;
+    int r = -1;
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!:Objects", names, &PyTuple_Type, &paths)) return NULL;
+    const char **texts = core_paths(paths);
+    struct core_objects *self = texts ? (struct core_objects *)type->tp_alloc(type, 0) : NULL;
+    if (self) {
+        Py_BEGIN_ALLOW_THREADS;
+        r = hr_objects_open(texts, (size_t)PyTuple_GET_SIZE(paths), &self->objects);
+        Py_END_ALLOW_THREADS;
+        if (r < 0) {
+            core_raise(r);
+            Py_CLEAR(self);
+        }
+    }
+    PyMem_Free(texts);
+    return (PyObject *)self;
+}
+
+static void objects_dealloc(PyObject *self) {
+    hr_objects_close(objects_of(self));
+    Py_TYPE(self)->tp_free(self);
+}
+
+/* Returns false with an exception if there is no such file. */
+static bool look(PyObject *self, PyObject *argument, unsigned long long *ret_number, uint64_t *ret_bytes) {
+    *ret_number = PyLong_AsUnsignedLongLong(argument);
+    if (PyErr_Occurred()) return false;
+    if (hr_objects_look(objects_of(self), *ret_number, ret_bytes)) return true;
+    PyErr_Format(PyExc_IndexError, "headrace: there is no file %llu", *ret_number);
+    return false;
+}
+
+static PyObject *objects_size(PyObject *self, PyObject *argument) {
+    unsigned long long number;
+    uint64_t bytes;
+    return look(self, argument, &number, &bytes) ? PyLong_FromUnsignedLongLong(bytes) : NULL;
+}
+
+static PyObject *objects_read(PyObject *self, PyObject *argument) {
+    unsigned long long number;
+    uint64_t bytes;
+    int r;
+    if (!look(self, argument, &number, &bytes)) return NULL;
+    if (bytes > PY_SSIZE_T_MAX) return PyErr_NoMemory();
+    PyObject *data = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)bytes);
+    if (!data) return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    r = hr_objects_read(objects_of(self), number, PyBytes_AS_STRING(data));
+    Py_END_ALLOW_THREADS;
+    if (r == 0) return data;
+    Py_DECREF(data);
+    return core_raise(r);
+}
+
+static PyObject *objects_ask(PyObject *self, PyObject *list) {
+    if (!PyList_Check(list)) return PyErr_Format(PyExc_TypeError, "headrace: expected a list of ints");
+    Py_ssize_t count = PyList_GET_SIZE(list);
+    int64_t *numbers = PyMem_Calloc((size_t)count + 1, sizeof *numbers);
+    if (!numbers) return PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < count && i < PyList_GET_SIZE(list); i++) {
+        PyObject *number = PyList_GET_ITEM(list, i);
+        int is_large = 0;
+        numbers[i] = PyLong_CheckExact(number) ? PyLong_AsLongLongAndOverflow(number, &is_large) : -1;
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    hr_objects_ask(objects_of(self), numbers, (size_t)count);
+    Py_END_ALLOW_THREADS;
+    PyMem_Free(numbers);
+    Py_RETURN_NONE;
+}
+
+static PyObject *objects_stamp(PyObject *self, PyObject *ignored) {
+    (void)ignored;
+    return PyLong_FromUnsignedLongLong(hr_objects_stamp(objects_of(self)));
+}
+
+static PyMethodDef methods[] = {
+    {"size", objects_size, METH_O, "size(number) -> int\n\nReturns the bytes of a file. Raises IndexError."},
+    {"read", objects_read, METH_O, "read(number) -> bytes\n\nReads a file. Raises IndexError and OSError."},
+    {"ask", objects_ask, METH_O, "ask(numbers)\n\nAsks for the files of a list that are read soon."},
+    {"stamp", objects_stamp, METH_NOARGS, "stamp() -> int\n\nReturns a number that changes with each file."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject ObjectsType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.Objects",
+    .tp_basicsize = sizeof(struct core_objects),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc =
+        "Objects(paths)\n\nWhole files (headrace/objects.h). paths: a tuple of bytes. Raises OSError and ValueError.",
+    .tp_new = objects_new,
+    .tp_dealloc = objects_dealloc,
+    .tp_methods = methods,
+};

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fetcher: the one process of a folder and user that asks servers for remote objects.
+
+Its threads take jobs of the C library (include/headrace/face/fetcher.h): parts of objects, and calls, which are lines
+of text. A request that fails in a way that may pass is tried again, with waits that all threads keep to for one host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import random
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from headrace import _core
+from headrace._remote import addresses, buckets, failures, https, settings
+from headrace._remote.addresses import Address
+from headrace._remote.failures import Failed, Passing
+from headrace._remote.https import Found
+
+Result = TypeVar("Result")
+
+TAKEN = 3  # exit code: another process is the fetcher of the folder
+_THREADS = 64
+_LOOKS = 32  # at the same time, of one call
+_SAVE_S = 60.0
+_LOOK_S = 0.2
+_IDLE_MS = 10_000
+_FREE_BYTES = 1 << 30
+_FIRST_WAIT_S = 0.1
+_MOST_WAIT_S = 10.0
+_KNOWN_S = 60.0  # for which sizes and versions are not asked for again
+_MOST_KNOWN = 100_000
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_NO_QUOTA = 2**64 - 1
+
+
+# ---- requests that are tried again ----
+
+
+class Hosts:
+    """When the next request to a host may be sent: after a failure, all threads wait."""
+
+    def __init__(self) -> None:
+        self._begins: dict[str, float] = {}
+
+    def wait(self, host: str, deadline: float) -> None:
+        begin = self._begins.get(host, 0.0)
+        left = min(begin, deadline) - time.monotonic()
+        if left > 0:
+            time.sleep(left)
+
+    def note(self, host: str, wait_s: float) -> None:
+        self._begins[host] = max(self._begins.get(host, 0.0), time.monotonic() + wait_s)
+
+
+_hosts = Hosts()
+
+
+def retry(address: Address, given: dict[str, Any], request: Callable[[], Result]) -> Result:
+    """Returns request(), which is made again while its failures may pass, for retry_s seconds. Raises Failed."""
+    begin = time.monotonic()
+    most_s = float(given.get("retry_s", settings.RETRY_S))
+    tries = 0
+    while True:
+        _hosts.wait(address.host, begin + most_s)
+        tries += 1
+        try:
+            return request()
+        except Passing as failure:
+            waited = time.monotonic() - begin
+            if waited >= most_s:
+                raise failures.gave_up(address.shown, tries, waited, failure.what) from None
+            wait_s = max(failure.wait_s, min(_MOST_WAIT_S, _FIRST_WAIT_S * 2 ** min(tries - 1, 10)))
+            wait_s = min(wait_s * (0.5 + random.random()), most_s - waited)
+            if failure.what.startswith("status"):
+                _hosts.note(address.host, wait_s)
+            time.sleep(max(wait_s, 0.01))
+
+
+# ---- jobs ----
+
+
+def read_part(url: str, version: str, text: str, size: int, at: int, count: int) -> Any:
+    """Returns a part of an object."""
+    given = json.loads(text)
+    address = addresses.parse(url, settings.endpoint_of(given))
+    if address.scheme == "s3":
+        return retry(address, given, lambda: buckets.read(address, text, given, version, size, at, count))
+    return retry(address, given, lambda: https.read(address, given, version, size, at, count))
+
+
+class Looks:
+    """Sizes and versions, which are known for a minute, so that all ranks and jobs ask once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], tuple[float, Found]] = {}
+        self.fetcher: Any = None
+
+    def look(self, url: str, text: str) -> tuple[Address, Found]:
+        given = json.loads(text)
+        address = addresses.parse(url, settings.endpoint_of(given))
+        known = self._known.get((url, text))
+        if known is not None and known[0] > time.monotonic():
+            return address, known[1]
+        if address.scheme == "s3":
+            found = retry(address, given, lambda: buckets.look(address, text, given))
+        else:
+            found = retry(address, given, lambda: https.look(address, given))
+            self._keep(address, text, found)
+        self.note(url, text, found)
+        return address, found
+
+    def _keep(self, address: Address, text: str, found: Found) -> None:
+        """Keeps the first bytes of an object, which came with its size."""
+        name = addresses.name_of(address, found.size, found.version)
+        texts = [one.encode() for one in (name, address.url, found.version, text)]
+        with contextlib.suppress(OSError):
+            if self.fetcher is not None and found.head:
+                self.fetcher.keep(*texts, found.size, found.head)
+
+    def note(self, url: str, text: str, found: Found) -> None:
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        found.head = b""
+        self._known[url, text] = (time.monotonic() + _KNOWN_S, found)
+
+    def forget(self, url: str) -> None:
+        for key in [key for key in list(self._known) if key[0] == url]:
+            self._known.pop(key, None)
+
+
+_looks = Looks()
+
+
+def _line_of(address: Address, found: Found) -> str:
+    name = addresses.name_of(address, found.size, found.version)
+    return f"ok\t{name}\t{found.size}\t{found.version}\t{address.path}"
+
+
+def _look_line(url: str, text: str) -> str:
+    try:
+        return _line_of(*_looks.look(url, text))
+    except Failed as failure:
+        return f"failed\t{-failure.code}\t{failure.text}"
+    except ValueError as error:
+        return f"failed\t{-errno.EINVAL}\tremote: {error}"
+
+
+def answer_call(lines: list[str]) -> str:
+    """Answers a call. "look", settings, URLs: a line for each, see take_line in src/remote/known.c. "list", settings,
+    the begin of a URL: for each object its URL, size and version, between tabs."""
+    if len(lines) < 3 or lines[0] not in ("look", "list"):
+        raise Failed(errno.EPROTO, "remote: the fetcher received an unknown call")
+    text = lines[1]
+    if lines[0] == "list":
+        return _list(lines[2], text)
+    if len(lines) == 3:
+        return _look_line(lines[2], text) + "\n"
+    with ThreadPoolExecutor(min(_LOOKS, len(lines) - 2)) as pool:
+        return "\n".join(pool.map(lambda url: _look_line(url, text), lines[2:])) + "\n"
+
+
+def _list(url: str, text: str) -> str:
+    given = json.loads(text)
+    address = addresses.parse(url, settings.endpoint_of(given))
+
+    def list_all() -> list[str]:
+        found = []
+        for one, meta in buckets.list_objects(address, text, given):
+            _looks.note(one, text, meta)
+            found.append(f"{one}\t{meta.size}\t{meta.version}")
+        return found
+
+    return "\n".join(retry(address, given, list_all))
+
+
+def do_job(fetcher: Any, job: tuple[Any, ...]) -> None:
+    """Does a job, and gives what it is for, or its failure."""
+    try:
+        if len(job) == 2:
+            data: Any = answer_call(job[1].decode().split("\n")).encode()
+        else:
+            data = read_part(*(one.decode() for one in job[1:4]), *job[4:])
+        fetcher.give(job[0], data)
+    except Failed as failure:
+        if failure.code == errno.ESTALE and len(job) > 2:
+            _looks.forget(job[1].decode())
+        fetcher.fail(job[0], -failure.code, failure.text.encode("utf-8", "replace"))
+    except Exception as error:  # its text may have secrets
+        text = f"remote: the fetcher failed ({type(error).__name__} in {_where(error)})"
+        fetcher.fail(job[0], -errno.EIO, text.encode())
+
+
+def _where(error: BaseException) -> str:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return "?"
+    return f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"
+
+
+def _work(fetcher: Any) -> None:
+    while True:
+        try:
+            job = fetcher.take(None)
+        except MemoryError:
+            time.sleep(1)
+            continue
+        if job is None:
+            return
+        if job:
+            do_job(fetcher, job)
+
+
+# ---- the process ----
+
+
+def parse_quota(text: str | None) -> int:
+    """Returns the bytes of HEADRACE_REMOTE_QUOTA: a number, with K, M, G or T. Raises ValueError."""
+    if not text:
+        return _NO_QUOTA
+    stripped = text.strip().upper().removesuffix("IB").removesuffix("B")
+    unit = _UNITS.get(stripped[-1:], 1)
+    number = float(stripped[:-1] if unit > 1 else stripped)
+    if not 0 <= number * unit < 2**62:
+        raise ValueError("out of range")
+    return int(number * unit)
+
+
+def _close_inherited() -> None:
+    """Closes what the program had open that started this process, which may wait for the end of a pipe."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) > 2:
+                with contextlib.suppress(OSError):
+                    os.close(int(name))
+
+
+def _become_daemon() -> None:
+    """Goes on in a child. The parent ends, which says that the fetcher answers."""
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(null, number)
+    if null > 2:
+        os.close(null)
+
+
+def _serve(fetcher: Any, idle_s: float) -> None:
+    """Starts the threads, and saves from time to time, and when no reader is left for a while. The end is then short,
+    and the next fetcher does not wait for it."""
+    for _ in range(_THREADS):
+        threading.Thread(target=_work, args=(fetcher,), daemon=True).start()
+    saved = used = time.monotonic()
+    while not (info := fetcher.look())["is_ending"]:
+        now = time.monotonic()
+        if info["connections"]:
+            used = now
+        if now - saved > _SAVE_S or (now - used > idle_s / 3 and saved < used):
+            fetcher.save()
+            saved = time.monotonic()
+        time.sleep(min(_LOOK_S, idle_s / 10))
+    fetcher.save()
+
+
+def main(words: list[str] | None = None) -> int:
+    """Runs the fetcher of a folder, until no reader is left. words: the folder; None: of the command line."""
+    words = sys.argv[1:] if words is None else words
+    if len(words) != 1:
+        print("usage: python -m headrace._remote FOLDER", file=sys.stderr)
+        return 2
+    folder = os.path.abspath(words[0])
+    _close_inherited()
+    os.chdir("/")
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        del os.environ[name]  # of the program that started this process; each request has its own
+    try:
+        quota = parse_quota(os.environ.get("HEADRACE_REMOTE_QUOTA"))
+    except ValueError:
+        print("HEADRACE_REMOTE_QUOTA should be a number of bytes, such as 200G", file=sys.stderr)
+        sys.exit(1)
+    try:
+        fetcher = _core.Fetcher(os.fsencode(folder))
+    except BlockingIOError:
+        sys.exit(TAKEN)
+    except OSError as error:
+        print(error, file=sys.stderr)
+        sys.exit(1)
+    _become_daemon()
+    idle_ms = int(os.environ.get("HEADRACE_REMOTE_IDLE_MS", _IDLE_MS))
+    _looks.fetcher = fetcher
+    fetcher.start(quota, min(_FREE_BYTES, shutil.disk_usage(folder).total // 10), idle_ms)
+    _serve(fetcher, idle_ms / 1000)
+    os._exit(0)  # threads may be in requests that no reader waits for
+
+
+if __name__ == "__main__":
+    main()

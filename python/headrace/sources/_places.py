@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of a source, on this machine or remote: their paths, and what other processes need to read them."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from multiprocessing import context
+from typing import Any
+
+from headrace import _core
+from headrace._base.help_key import help_on
+from headrace._base.warn import warn_user
+from headrace._remote import addresses, settings
+from headrace._remote.command import use_python
+from headrace.sources._paths import find_files, warn_of_repeats
+
+_AT_ONCE = 1000  # URLs between two looks for a signal
+
+
+class RemoteObjects:
+    """The remote objects of a source, which the C library knows in each process that has this object.
+
+    A pickle has their addresses, sizes and versions. Settings with keys, signed queries and passwords are in it only if
+    it is made for a process that is being started; another process takes the keys of its own environment.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = tuple(paths)
+        self._names = hash(tuple(self.names()))
+
+    def __bool__(self) -> bool:
+        return bool(self.paths)
+
+    def names(self) -> list[str]:
+        """Returns the names of the objects, which change with their sizes and versions."""
+        return [os.fsdecode(_find(path)[3]) for path in self.paths]
+
+    def __reduce__(self) -> Any:
+        if hash(tuple(self.names())) != self._names:
+            raise OSError(
+                errno.ESTALE,
+                f"headrace: an object of this source, such as {self.paths[0]}, was replaced and opened again since; "
+                "open this source again, too" + help_on("source-changed"),
+            )
+        is_for_child = context.get_spawning_popen() is not None
+        found = [_find(path) for path in self.paths]
+        texts = sorted({one[2] for one in found})
+        rows = [
+            (path, url if is_for_child or url.startswith(b"s3:") else None, texts.index(storage), name, version, size)
+            for path, url, storage, name, version, size in found
+        ]
+        if not is_for_child:
+            texts = [settings.without_secrets(text.decode()).encode() for text in texts]
+        return _restore, (rows, texts, is_for_child)
+
+
+def _find(path: str) -> tuple[bytes, bytes, bytes, bytes, bytes, int]:
+    found = _core.remote_find(os.fsencode(path))
+    assert found is not None, "an object that was looked at stays known"
+    return found
+
+
+def _restore(rows: list[Any], texts: list[bytes], is_for_child: bool) -> RemoteObjects:
+    """Makes the objects of a pickle known. What this process knows already stays, because it may have the keys."""
+    use_python()
+    if not is_for_child:
+        texts = [settings.with_environment(text.decode()).encode() for text in texts]
+    for path, url, number, name, version, size in rows:
+        known = _core.remote_find(path)
+        if known is None or known[3] != name:
+            _core.remote_add(path, _without_mark(path) if url is None else url, texts[number], name, version, size)
+    return RemoteObjects([os.fsdecode(row[0]) for row in rows])
+
+
+def _without_mark(path: bytes) -> bytes:
+    return path.partition(b"?")[0]
+
+
+class Places:
+    """The files of a source: `paths`, absolute ones, and remote objects as they are shown. remote: the objects among
+    them."""
+
+    def __init__(
+        self, paths: Any, name: str, storage: Any = None, next_to: str = "", endings: tuple[str, ...] = ()
+    ) -> None:
+        """paths, name: see find_files. storage: settings of remote objects. next_to: the ending of files next to remote
+        objects, which are looked for too; if the first object has none, the others are not asked for. endings: of
+        names; (): all files are taken."""
+        is_given = storage is not None
+        listed = find_files(paths, name, lambda: settings.write(storage, name))
+        if endings:
+            listed = [path for path in listed if _name_of(path).endswith(endings)]
+            if not listed:
+                raise FileNotFoundError(f"{name}: no file has a name that ends with {' or '.join(endings)}")
+        urls = [path for path in listed if addresses.is_remote(path)]
+        if is_given and not urls:
+            raise ValueError(f"{name}: storage is for URLs, but all paths are files of this machine")
+        shown = _look(urls, settings.write(storage, name), name) if urls else {}
+        self.paths = [shown[path] if path in shown else os.path.abspath(path) for path in listed]
+        known = [shown[url] for url in urls]
+        if known and next_to:
+            known += _look_next_to(urls, settings.write(storage, name), name, next_to)
+        self.remote = RemoteObjects(list(dict.fromkeys(known)))
+
+    def warn_of_repeats(self, name: str) -> None:
+        """Warns of files that come twice, under the same name or another one."""
+        warn_of_repeats([path for path in self.paths if not addresses.is_remote(path)], name)
+        remote = [path for path in self.paths if addresses.is_remote(path)]
+        repeats = [path for path in dict.fromkeys(remote) if remote.count(path) > 1] if _has_repeats(remote) else []
+        if repeats:
+            warn_user(f"headrace: sources.{name}: {repeats[0]!r} comes twice; its samples are repeated")
+
+
+def _name_of(path: str) -> str:
+    """Returns a path without the query of a URL."""
+    return path.partition("?")[0] if path.startswith("http") and addresses.is_remote(path) else path
+
+
+def _has_repeats(paths: list[str]) -> bool:
+    return len(set(paths)) < len(paths)
+
+
+def _check(url: str, name: str, storage: str) -> None:
+    try:
+        address = addresses.parse(url)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    if address.scheme == "s3":
+        from headrace._remote.buckets import need_obstore
+
+        try:
+            need_obstore()
+        except ImportError as error:
+            raise ImportError(f"{name}: {error}") from None
+
+
+def _look(urls: Sequence[str], storage: str, name: str) -> dict[str, str]:
+    """Asks for sizes and versions. Returns the path of each URL."""
+    use_python()
+    for scheme in {url.partition(":")[0]: url for url in urls}.values():
+        _check(scheme, name, storage)
+    unique = list(dict.fromkeys(urls))
+    for first in range(0, len(unique), _AT_ONCE):
+        some = tuple(os.fsencode(url) for url in unique[first : first + _AT_ONCE])
+        _core.remote_look(some, storage.encode())
+    return {url: os.fsdecode(_find(url)[0]) for url in unique}
+
+
+def _look_next_to(urls: Sequence[str], storage: str, name: str, ending: str) -> list[str]:
+    """Looks for files next to objects. Returns the paths of those that exist."""
+    found: list[str] = []
+    for place, url in enumerate(dict.fromkeys(urls)):
+        try:
+            other = url_next_to(url, ending)
+            found += _look([other], storage, name).values() if other else []
+        except (FileNotFoundError, PermissionError, ValueError):
+            if place == 0:
+                return []
+    return found
+
+
+def url_next_to(url: str, ending: str) -> str | None:
+    """Returns the URL of a file next to an object: with ".hri", NAME.hri; with ".idx", NAME.idx instead of NAME.bin."""
+    path, mark, query = (url, "", "") if url.startswith("s3:") else url.partition("?")
+    if ending == ".idx":
+        return path.removesuffix(".bin") + ".idx" + mark + query if path.endswith(".bin") else None
+    return path + ending + mark + query

@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The connection of a thread to the fetcher, and the start of a fetcher. */
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/base.h"
+#include "base/error.h"
+#include "remote.h"
+
+static const int64_t SLICE_NS = 200 * INT64_C(1000000), RETRY_NS = 10 * INT64_C(1000000);
+static const int64_t CONNECT_NS = 120 * HR_NS_PER_S, START_NS = 60 * HR_NS_PER_S;
+
+/* ---- signals ---- */
+
+static int (*_Atomic check_signals)(void);
+
+void hr_remote_check_signals(int (*check)(void)) {
+    atomic_store(&check_signals, check);
+}
+
+static _Thread_local const _Atomic bool *stop_of_thread;
+
+void hr__link_stop_with(const _Atomic bool *stop) {
+    stop_of_thread = stop;
+}
+
+static int check_wait(void) {
+    int (*check)(void) = atomic_load(&check_signals);
+    if (stop_of_thread && atomic_load(stop_of_thread)) return hr__fail(-ECANCELED, "remote: reading was stopped");
+    if (!check || check() >= 0) return 0;
+    return hr__fail(-EINTR, "remote: a signal ended the wait for the fetcher");
+}
+
+static int64_t slice_end(void) {
+    return hr__now_ns() + SLICE_NS;
+}
+
+/* ---- the command ---- */
+
+enum { WORDS_MOST = 32 };
+
+struct command {
+    const char *words[WORDS_MOST + 2]; /* room for the folder and the NULL behind it */
+    size_t count;
+};
+
+static _Atomic(struct command *) command_of_program;
+
+/* Copies words one behind the other. A command is never freed, because another thread may be using it. */
+static struct command *copy_words(const char *const *words) {
+    size_t bytes = 0, count = 0;
+    for (; words[count] && count < WORDS_MOST; count++) bytes += strlen(words[count]) + 1;
+    struct command *command = hr__realloc(NULL, sizeof *command + bytes);
+    if (!command) return NULL;
+    *command = (struct command){.count = count};
+    char *place = (char *)(command + 1);
+    for (size_t i = 0; i < count; i++) {
+        size_t length = strlen(words[i]) + 1;
+        memcpy(place, words[i], length);
+        command->words[i] = place;
+        place += length;
+    }
+    return command;
+}
+
+int hr_remote_use(const char *const *words) {
+    struct command *command = copy_words(words);
+    if (!command) return hr__fail(-ENOMEM, "remote: no memory for the command of the fetcher");
+    atomic_store(&command_of_program, command);
+    return 0;
+}
+
+/* Splits $HEADRACE_FETCHER at its spaces, in `text`. */
+static void split(char *text, struct command *ret_command) {
+    *ret_command = (struct command){.count = 0};
+    while (ret_command->count < WORDS_MOST) {
+        text += strspn(text, " ");
+        if (!*text) return;
+        ret_command->words[ret_command->count++] = text;
+        text += strcspn(text, " ");
+        if (*text) *text++ = '\0';
+    }
+}
+
+static int find_command(char *text, size_t room, struct command *ret_command) {
+    const char *given = getenv("HEADRACE_FETCHER");
+    const struct command *own = atomic_load(&command_of_program);
+    if (given && *given && strlen(given) < room) {
+        memcpy(text, given, strlen(given) + 1);
+        split(text, ret_command);
+    } else if (own) {
+        *ret_command = *own;
+    }
+    if (ret_command->count) return 0;
+    return hr__fail(-ENOENT, "remote: there is no program that fetches; set HEADRACE_FETCHER to the command of one, "
+                             "such as '/path/to/python -m headrace._remote', or call hr_remote_use");
+}
+
+/* ---- starting a fetcher ---- */
+
+/* Reads what a starting fetcher writes to its stderr, until that is closed: the fetcher then answers, or has ended. */
+static int read_errors(int fd, char *ret_text, size_t room) {
+    int64_t deadline_ns = hr__now_ns() + START_NS;
+    size_t length = 0;
+    for (;;) {
+        bool is_ready = false;
+        int r = hr__poll(&fd, &is_ready, 1, slice_end());
+        int stopped = check_wait();
+        if (stopped < 0) return stopped;
+        if (hr__now_ns() > deadline_ns) return hr__fail(-ETIMEDOUT, "remote: the fetcher did not start within 60 s");
+        if (r <= 0) continue;
+        char chunk[512];
+        int some = hr__read(fd, chunk, sizeof chunk);
+        if (some == -EAGAIN) continue;
+        if (some <= 0) break;
+        size_t kept = hr__min((uint64_t)some, room - 1 - length);
+        memcpy(ret_text + length, chunk, kept);
+        length += kept;
+    }
+    while (length && ret_text[length - 1] == '\n') length--;
+    ret_text[length] = '\0';
+    return 0;
+}
+
+/* Waits for the end of the process that was started: the fetcher goes on in a child of it. */
+static struct hr__end wait_for_end(int pid) {
+    int64_t deadline_ns = hr__now_ns() + START_NS;
+    struct hr__end end = {0};
+    uint64_t peak;
+    while (hr__reap(pid, &end, &peak) == -EAGAIN && hr__now_ns() < deadline_ns)
+        hr__sleep_until(hr__now_ns() + RETRY_NS / 10);
+    return end; /* not known if the program reaps its children itself */
+}
+
+enum { IS_TAKEN = 3 }; /* exit code: another process is the fetcher of the folder */
+
+static int start_fetcher(const char *folder) {
+    char given[HR__PATH_BYTES], errors[1024] = "";
+    struct command command = {.count = 0};
+    int read_fd = -1, write_fd = -1, pid = 0;
+    int r = find_command(given, sizeof given, &command);
+    if (r < 0) return r;
+    command.words[command.count] = folder;
+    r = hr__pipe(&read_fd, &write_fd);
+    if (r == 0) r = hr__spawn(command.words, write_fd, &pid);
+    hr__close(&write_fd);
+    if (r < 0) hr__fail(r, "remote: cannot start the fetcher, %s: %s", command.words[0], hr_error_text(r));
+    if (r == 0) r = read_errors(read_fd, errors, sizeof errors);
+    hr__close(&read_fd);
+    if (r < 0) return r;
+    struct hr__end end = wait_for_end(pid);
+    if (!end.is_known || (end.signal == 0 && (end.exit_code == 0 || end.exit_code == IS_TAKEN))) return 0;
+    if (end.signal) return 0; /* it was killed: the next one may live */
+    return hr__fail(-EIO, "remote: the fetcher ended when it was started (exit code %d): %s" HR_HELP("remote-fetcher"),
+                    end.exit_code, errors);
+}
+
+/* One process at a time starts a fetcher. If another one does, this waits, but not for ever: a forked child may keep
+ * the lock of its parent. */
+static int start_or_wait(const char *folder, int64_t started_ns) {
+    const int64_t patience_ns = 5 * HR_NS_PER_S;
+    char path[HR__PATH_BYTES];
+    int fd = -1;
+    int r = hr__path(path, "%s/start", folder);
+    if (r == 0) r = hr__file_open_or_make(path, &fd);
+    if (r < 0) return hr__fail(r, "remote: cannot open %s: %s", path, hr_error_text(r));
+    bool is_first = hr__lock_file(fd, HR__EXCLUSIVE) == 0;
+    if (is_first || hr__now_ns() - started_ns > patience_ns)
+        r = start_fetcher(folder);
+    else
+        hr__sleep_until(hr__now_ns() + RETRY_NS);
+    hr__close(&fd);
+    return r;
+}
+
+/* ---- the connection of a thread ---- */
+
+/* A thread has its own, so that no lock is held at a fork and answers need not be sorted. A forked child sees another
+ * pid, and makes its own. The program may have closed the descriptor, whose number is then another file's. */
+struct link {
+    int fd;
+    uint32_t pid;
+    uint64_t device, inode;
+};
+
+static _Thread_local struct link own_link = {.fd = -1};
+static pthread_key_t at_exit;
+static pthread_once_t at_exit_once = PTHREAD_ONCE_INIT;
+
+static bool is_open(const struct link *link) {
+    struct hr__file_info info;
+    return link->fd >= 0 && link->pid == hr__pid() && hr__file_look_fd(link->fd, &info) == 0 &&
+           info.device == link->device && info.inode == link->inode;
+}
+
+static void close_link(void *context) {
+    struct link *link = context;
+    struct hr__file_info info;
+    bool is_ours = link->fd >= 0 && hr__file_look_fd(link->fd, &info) == 0 && info.device == link->device &&
+                   info.inode == link->inode;
+    if (is_ours) hr__close(&link->fd);
+    link->fd = -1;
+}
+
+void hr__link_close(void) {
+    close_link(&own_link);
+}
+
+void hr_remote_close(void) {
+    hr__link_close();
+}
+
+static void make_key(void) {
+    pthread_key_create(&at_exit, close_link);
+}
+
+static void take_link(int fd) {
+    struct hr__file_info info = {0};
+    hr__file_look_fd(fd, &info);
+    own_link = (struct link){.fd = fd, .pid = hr__pid(), .device = info.device, .inode = info.inode};
+    pthread_once(&at_exit_once, make_key);
+    pthread_setspecific(at_exit, &own_link);
+}
+
+static int connect_once(const char *folder, int *ret_fd) {
+    int folder_fd = -1, fd = -1;
+    int r = hr__folder_open(folder, &folder_fd);
+    if (r == 0) r = hr__socket_connect_in(folder_fd, "sock", &fd);
+    hr__close(&folder_fd);
+    if (r == 0 && !hr__socket_is_of_user(fd)) {
+        hr__close(&fd);
+        return hr__fail(-EPERM,
+                        "remote: the fetcher of %s belongs to another user; give another folder "
+                        "(HEADRACE_REMOTE)" HR_HELP("remote-folder"),
+                        folder);
+    }
+    if (r == 0) *ret_fd = fd;
+    return r;
+}
+
+static bool is_absent(int code) {
+    return code == -ENOENT || code == -ECONNREFUSED || code == -ECONNRESET || code == -EAGAIN;
+}
+
+/* Finds the folder and connects. The folder is made again if it was removed. */
+static int try_to_connect(char folder[HR__PATH_BYTES], int *ret_fd, bool *ret_is_absent) {
+    int r = hr__remote_folder(folder);
+    if (r < 0) return r;
+    r = connect_once(folder, ret_fd);
+    *ret_is_absent = is_absent(r);
+    if (r == 0 || r == -EPERM || *ret_is_absent) return r;
+    return hr__fail(r, "remote: cannot connect to the fetcher in %s: %s", folder, hr_error_text(r));
+}
+
+static int make_link(void) {
+    char folder[HR__PATH_BYTES];
+    int64_t begin_ns = hr__now_ns();
+    for (;;) {
+        bool is_fetcher_absent = false;
+        int fd = -1;
+        int r = try_to_connect(folder, &fd, &is_fetcher_absent);
+        if (r == 0) {
+            take_link(fd);
+            return 0;
+        }
+        if (!is_fetcher_absent) return r;
+        int stopped = check_wait();
+        if (stopped < 0) return stopped;
+        if (hr__now_ns() - begin_ns > CONNECT_NS)
+            return hr__fail(-ETIMEDOUT, "remote: no fetcher answers in %s: %s" HR_HELP("remote-fetcher"), folder,
+                            hr_error_text(r));
+        r = start_or_wait(folder, begin_ns);
+        if (r < 0) return r;
+    }
+}
+
+/* ---- messages ---- */
+
+int hr__link_send(const struct hr__read_part *parts, size_t count) {
+    enum { TRIES = 10 };
+    int r = 0;
+    for (int i = 0; i < TRIES; i++) {
+        if (!is_open(&own_link)) {
+            hr__link_close(); /* that of the parent, in a forked child */
+            r = make_link();
+            if (r < 0) return r;
+        }
+        r = hr__socket_send(own_link.fd, parts, count, true);
+        if (r == 0) {
+            hr__stop_at(HR__AT_READER_SENT);
+            return 0;
+        }
+        hr__link_close(); /* the fetcher has ended */
+    }
+    return hr__fail(r, "remote: cannot send a request to the fetcher: %s", hr_error_text(r));
+}
+
+void hr__link_try_send(const struct hr__read_part *parts, size_t count) {
+    if (!is_open(&own_link)) {
+        hr__link_close();
+        if (make_link() < 0) return;
+    }
+    hr__socket_send(own_link.fd, parts, count, false);
+}
+
+int hr__link_receive(void *message, size_t room) {
+    for (;;) {
+        bool is_ready = false;
+        int r = hr__poll(&own_link.fd, &is_ready, 1, slice_end());
+        int stopped = r <= 0 ? check_wait() : 0;
+        if (stopped < 0) return stopped;
+        if (r <= 0) continue;
+        r = hr__socket_receive(own_link.fd, message, room);
+        if (r == -EAGAIN) continue;
+        if (r == -ECONNRESET) return 0;
+        return r;
+    }
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The messages between readers and the fetcher, and the folder that they share. */
+#ifndef HR_REMOTE_PROTOCOL_H
+#define HR_REMOTE_PROTOCOL_H
+
+#include <stdint.h>
+
+/*
+ * A reader is a process, or a thread of one, that needs bytes of an object in a bucket or behind https. The fetcher is
+ * the one process per folder that asks servers for them. They talk through a local socket that keeps messages apart.
+ *
+ *     ROOT/v1/remote/lock          locked (flock) by the fetcher as long as it lives
+ *     ROOT/v1/remote/start         locked by the process that is starting a fetcher
+ *     ROOT/v1/remote/sock          the socket
+ *     ROOT/v1/remote/XX/NAME       the kept part of an object (blocks.h); XX: the first two characters of NAME
+ *
+ * Each request names all that the fetcher needs to answer it: the object, its address, and the settings with the
+ * credentials of the process that asks. So the fetcher keeps nothing about its readers, and a fetcher that takes the
+ * place of one that was killed can answer at once.
+ *
+ *     reader                                  fetcher
+ *     HR__READ id, object, range    ------>
+ *                                   <------   HR__DATA id, bytes     (several; only if they are not kept)
+ *                                   <------   HR__DONE id            or HR__FAILED id, errno, text
+ *     HR__ASK object, range         ------>                          (no answer: it may be read soon)
+ *     HR__CALL id, text             ------>                          (sizes and versions; what is in a bucket)
+ *                                   <------   HR__DATA..., HR__DONE  or HR__FAILED
+ *
+ * A connection has one READ or CALL at a time. HR__DONE without data says that the range is in the file NAME. The end
+ * of the connection is the end of the fetcher: the reader connects again, and starts the next fetcher.
+ *
+ * All numbers are those of this machine. The magic number changes with each change of a message.
+ */
+
+#define HR__REMOTE_MAGIC UINT32_C(0x31465248)
+
+enum {
+    HR__MESSAGE_BYTES = 64 << 10, /* of a whole message, at most */
+    HR__NAME_BYTES = 32,          /* characters of the name of an object: hexadecimal digits */
+    HR__CALL_BYTES = 60 << 10,    /* of the text of a call, at most */
+};
+
+enum hr__message_type { HR__READ = 1, HR__ASK, HR__CALL, HR__DATA, HR__DONE, HR__FAILED };
+
+struct hr__message {
+    uint32_t magic, type;
+    uint64_t id; /* of the request, chosen by the reader; the answers repeat it */
+};
+
+/* READ and ASK. Behind it are three texts that end with a zero byte: the version, the URL, the settings. */
+struct hr__range_request {
+    struct hr__message head;
+    char name[HR__NAME_BYTES];
+    uint64_t object_bytes;
+    uint64_t at, bytes;                               /* within the object; at least one byte */
+    uint32_t is_direct;                               /* READ: the answer is the bytes, also if they are kept */
+    uint32_t version_bytes, url_bytes, storage_bytes; /* with the zero bytes */
+};
+
+/* The text of CALL, the bytes of DATA, and the text of the error of FAILED are behind this. */
+struct hr__answer {
+    struct hr__message head;
+    int32_t code; /* FAILED: negative errno */
+    uint32_t unused;
+};
+
+#endif

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each test of remote objects has a folder of its own, whose fetcher ends soon after its last reader."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+from headrace import _core
+from remote_runs import end_fetchers
+
+
+@pytest.fixture(autouse=True)
+def remote_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pathlib.Path]:
+    folder = tmp_path / "remote"
+    monkeypatch.setenv("HEADRACE_REMOTE", str(folder))
+    monkeypatch.setenv("HEADRACE_REMOTE_IDLE_MS", "300")
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    for name in list(os.environ):
+        if name.startswith("AWS_") or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    _core.remote_close()
+    yield folder / "v1" / "remote"
+    _core.remote_close()
+    end_fetchers(folder)

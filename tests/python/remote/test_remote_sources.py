@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sources over files behind https: the samples are those of the same files on the disk, each byte is fetched once, and
+what a server does wrong gives right bytes or an error."""
+
+from __future__ import annotations
+
+import copy
+import pathlib
+import pickle
+from typing import Any
+
+import pytest
+from headrace import _core, sources
+from remote_runs import BIG, FILES, QUICK, SOURCES, assert_same, kill_fetchers, token_bytes, write_files
+from remote_server import LYING, PASSING, Faults, RemoteServer
+
+
+@pytest.fixture
+def server() -> Any:
+    with RemoteServer({**FILES, "big.bin": token_bytes(BIG)}) as found:
+        yield found
+
+
+def open_both(name: str, server: RemoteServer, folder: pathlib.Path, storage: Any = None) -> tuple[Any, Any]:
+    write_files(folder / "local")
+    make, files = SOURCES[name]
+    local = make([str(folder / "local" / file) for file in files], None)
+    return make([server.url(file) for file in files], storage), local
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_samples_are_those_of_local_files(name: str, server: RemoteServer, tmp_path: pathlib.Path) -> None:
+    remote, local = open_both(name, server, tmp_path)
+    assert_same(remote, local)
+    assert remote[-1] is not None
+    assert server.url("")[:-1] in repr(remote) and server.url("")[:-1] in remote.where(0)
+    total = sum(len(FILES[file]) for file in SOURCES[name][1])
+    openings = sum(min(len(FILES[file]), 65536) for file in SOURCES[name][1])
+    assert server.sent_bytes <= total + openings + 65536
+    before = server.sent_bytes
+    assert_same(SOURCES[name][0]([server.url(file) for file in SOURCES[name][1]], None), local, seed=1)
+    assert_same(remote, local, seed=2)
+    assert server.sent_bytes == before  # sizes are known for a minute, and the bytes are kept
+
+
+@pytest.mark.parametrize("quota", ["0", "200K"])
+@pytest.mark.parametrize("name", SOURCES)
+def test_samples_are_right_without_room(
+    name: str, quota: str, server: RemoteServer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_REMOTE_QUOTA", quota)
+    assert_same(*open_both(name, server, tmp_path))
+
+
+def test_full_disk_gives_right_samples(
+    server: RemoteServer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_FAIL", "blocks_write:ENOSPC")
+    assert_same(*open_both("Tar", server, tmp_path))
+
+
+# ---- faults ----
+
+
+@pytest.mark.parametrize("kind", PASSING)
+def test_passing_faults_are_tried_again(kind: str, server: RemoteServer, tmp_path: pathlib.Path) -> None:
+    """Half of the answers are wrong."""
+    server.faults = Faults(seed=3, kinds=(kind,), share=0.5, most=8)
+    for name in SOURCES if kind not in ("stall", "stall_before") else ("Jsonl",):
+        if kind.startswith("stall"):
+            server.faults = Faults(seed=3, kinds=(kind,), share=0.5, most=2)
+        assert_same(*open_both(name, server, tmp_path, {**QUICK, "retry_s": 60}))
+    assert server.faults.drawn[kind] > 0
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_mixed_faults_give_right_samples(name: str, server: RemoteServer, tmp_path: pathlib.Path) -> None:
+    kinds = tuple(kind for kind in PASSING if not kind.startswith("stall"))
+    server.faults = Faults(seed=11, kinds=kinds, share=0.4, most=40)
+    assert_same(*open_both(name, server, tmp_path, {**QUICK, "retry_s": 60}))
+
+
+@pytest.mark.parametrize("kind", LYING)
+@pytest.mark.parametrize("name", SOURCES)
+def test_lying_server_gives_an_error_or_right_samples(
+    name: str, kind: str, server: RemoteServer, tmp_path: pathlib.Path
+) -> None:
+    """A server that gives bytes of another version, of another size or compressed."""
+    server.faults = Faults(seed=5, kinds=(kind,))
+    try:
+        assert_same(*open_both(name, server, tmp_path, QUICK))
+    except OSError as error:
+        assert "127.0.0.1" in str(error)
+    except ValueError as error:  # a size that cannot be
+        assert kind == "other_size" and "127.0.0.1" in str(error)
+    else:
+        assert kind in ("no_range", "weak_etag")  # a weak ETag is a version, and small objects are read as a whole
+
+
+@pytest.mark.parametrize("kind", ["other_etag", "weak_etag", "no_etag", "other_size", "gzip"])
+def test_server_that_begins_to_lie_gives_an_error(kind: str, server: RemoteServer) -> None:
+    remote = sources.Tokens(server.url("big.bin"), length=500, storage=QUICK)
+    server.faults = Faults(seed=5, kinds=(kind,))
+    with pytest.raises(OSError, match=r"was replaced|compressed"):
+        remote[3000]
+    server.faults = Faults()
+    assert remote[3000].astype("uint16").tobytes() == server.files["big.bin"][3_000_000:3_001_000]
+
+
+def test_replaced_object_is_an_error_and_opened_again_right(server: RemoteServer) -> None:
+    remote = sources.Tokens(server.url("big.bin"), length=500, storage=QUICK)
+    server.files["big.bin"] = token_bytes(BIG, seed=1)
+    with pytest.raises(OSError, match="was replaced since it was opened") as caught:
+        remote[3000]
+    assert caught.value.errno == 116
+    again = sources.Tokens(server.url("big.bin"), length=500, storage=QUICK)
+    assert again[3000].astype("uint16").tobytes() == server.files["big.bin"][3_000_000:3_001_000]
+
+
+def test_replaced_object_is_noticed_without_if_match(server: RemoteServer) -> None:
+    server.ignores_if_match = True
+    remote = sources.Tokens(server.url("big.bin"), length=500, storage=QUICK)
+    server.files["big.bin"] = token_bytes(BIG, seed=1)
+    with pytest.raises(OSError, match="was replaced since it was opened"):
+        remote[3000]
+
+
+def test_absent_and_refused_objects_are_errors_at_once(server: RemoteServer) -> None:
+    with pytest.raises(FileNotFoundError, match=r"none\.bin does not exist \(status 404\).*remote-absent"):
+        sources.Tokens(server.url("none.bin"), length=5)
+    server.refused.add("a.bin")
+    with pytest.raises(PermissionError, match=r"status 403.*no credentials.*remote-refused"):
+        sources.Tokens(server.url("a.bin"), length=5)
+
+
+def test_errors_that_last_end_after_retry_s(server: RemoteServer) -> None:
+    server.faults = Faults(kinds=("503",))
+    with pytest.raises(TimeoutError, match=r"tries; the last one: status 503"):
+        sources.Tokens(server.url("a.bin"), length=5, storage={"retry_s": 1})
+
+
+def test_redirects_are_followed_without_credentials(server: RemoteServer, tmp_path: pathlib.Path) -> None:
+    server.redirects["moved.bin"] = server.url("a.bin", host="localhost")
+    storage = {"headers": {"Authorization": "Bearer word"}}
+    remote = sources.Tokens(server.url("moved.bin"), length=500, storage=storage)
+    assert remote[0].astype("uint16").tobytes() == FILES["a.bin"][:1000]
+    sent = {path: headers.get("Authorization") for path, headers in server.requests if ".idx" not in path}
+    assert sent == {"/moved.bin": "Bearer word", "/a.bin": None}
+    server.redirects["moved.bin"] = "ftp://host/x"
+    with pytest.raises(OSError, match="redirects to no address of http"):
+        sources.Tokens(server.url("moved.bin", "?again=1"), length=500)
+
+
+def test_certificates_names_and_plain_http_are_checked(server: RemoteServer) -> None:
+    with pytest.raises(OSError, match="is not encrypted"):
+        sources.Tokens("http://host.invalid/a.bin", length=5)
+    with pytest.raises(TimeoutError, match="the name of the host is not known"):
+        sources.Tokens("https://host.invalid/a.bin", length=5, storage={"retry_s": 0.2})
+    with pytest.raises(TimeoutError, match="SSLError"):
+        sources.Tokens(server.url("a.bin").replace("http:", "https:"), length=5, storage={"retry_s": 0.2})
+
+
+# ---- secrets ----
+
+SECRET = "sEcReT9"
+
+
+def test_secrets_are_in_no_file_message_repr_or_pickle(
+    server: RemoteServer, tmp_path: pathlib.Path, remote_folder: pathlib.Path
+) -> None:
+    url = server.url("big.bin", f"?X-Amz-Signature={SECRET}&id=1", user=f"user:{SECRET}@")
+    storage = {**QUICK, "headers": {"X-Key": SECRET}}
+    remote = sources.Tokens(url, length=500, storage=storage)
+    remote[5]
+    texts = [repr(remote), remote.where(5), str(remote.report()), str(vars(remote))]
+    server.refused.add("*")
+    with pytest.raises(PermissionError) as caught:
+        remote[3000]
+    texts.append(str(caught.value))
+    server.refused.clear()
+    server.files["big.bin"] = token_bytes(BIG, seed=1)
+    with pytest.raises(OSError) as stale:
+        remote[3000]
+    texts.append(str(stale.value))
+    for bad in (f"https://host/a b?{SECRET}", f"https:///x?{SECRET}", f"http://host.invalid/x?key={SECRET}"):
+        with pytest.raises((OSError, ValueError)) as refused:
+            sources.Tokens(bad, length=5, storage={**storage, "retry_s": 0})
+        texts.append(str(refused.value))
+    assert SECRET not in "".join(texts) and SECRET.encode() not in pickle.dumps(remote)
+    for path in [*remote_folder.rglob("*"), *tmp_path.rglob("*")]:
+        assert SECRET not in path.name
+        if path.is_file():
+            assert SECRET.encode() not in path.read_bytes(), path
+    assert any(dict(headers).get("X-Key") == SECRET for _, headers in server.requests)
+    assert any("Basic" in dict(headers).get("Authorization", "") for _, headers in server.requests)
+
+
+def test_query_that_counts_makes_another_object(server: RemoteServer) -> None:
+    one = sources.Tokens(server.url("a.bin", "?id=1"), length=500)
+    other = sources.Tokens(server.url("a.bin", "?id=2"), length=500)
+    signed = sources.Tokens(server.url("a.bin", "?id=1&X-Amz-Signature=9"), length=500)
+    assert one.where(0) != other.where(0) and one.where(0) == signed.where(0)
+
+
+def test_pickle_and_copy_know_the_object(server: RemoteServer) -> None:
+    remote = sources.Tokens(server.url("big.bin"), length=500)
+    for other in (pickle.loads(pickle.dumps(remote)), copy.deepcopy(remote)):
+        assert (other[7] == remote[7]).all()
+    server.files["big.bin"] = token_bytes(BIG, seed=1)
+    other = pickle.loads(pickle.dumps(remote))
+    with pytest.raises(OSError, match="replaced"):
+        other[3000]
+
+
+# ---- arguments ----
+
+
+@pytest.mark.parametrize(
+    ("storage", "error"),
+    [
+        ({"word": 1}, "unknown settings"),
+        ({"version": "md5"}, "should be"),
+        ({"retry_s": -1}, "number of seconds"),
+        ({"headers": {"a": 1}}, "dict of texts"),
+        ({"headers": {"a": "b\r\nc"}}, "line feed"),
+        ([1], "should be a dict"),
+        ({"region": 3}, "should be a str"),
+    ],
+)
+def test_wrong_settings_are_refused(storage: Any, error: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=error):
+        sources.Tokens("https://host/a.bin", length=5, storage=storage)
+
+
+def test_storage_without_urls_and_patterns_of_https_are_refused(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"1234")
+    with pytest.raises(ValueError, match="storage is for URLs"):
+        sources.Tokens(str(tmp_path / "a.bin"), length=1, storage={})
+    with pytest.raises(ValueError, match="https cannot list files"):
+        sources.Tokens("https://host/a-*.bin", length=1)
+
+
+def test_megatrons_index_and_saved_indexes_are_found(server: RemoteServer, tmp_path: pathlib.Path) -> None:
+    from token_files import write_megatron
+
+    write_megatron(tmp_path / "m", [[[1, 2, 3], [4, 5]], [[6]]])
+    for name in ("m.bin", "m.idx"):
+        server.files[name] = (tmp_path / name).read_bytes()
+    assert_same(sources.Tokens(server.url("m.bin")), sources.Tokens(str(tmp_path / "m.bin")))
+
+    (tmp_path / "a.tar").write_bytes(FILES["a.tar"])
+    sources._index.save_index(_core.INDEX_TAR, str(tmp_path / "a.tar"))  # type: ignore[attr-defined]
+    server.files["big.tar"] = FILES["a.tar"]
+    server.files["big.tar.hri"] = (tmp_path / "a.tar.hri").read_bytes()
+    before = server.sent_bytes
+    remote = sources.Tar(server.url("big.tar"), fields=("bin", "cls"))
+    assert server.sent_bytes - before < len(FILES["a.tar"]) / 2  # the index was read instead of the file
+    assert_same(remote, sources.Tar(str(tmp_path / "a.tar"), fields=("bin", "cls")))
+
+
+def test_killed_fetchers_are_replaced(server: RemoteServer, tmp_path: pathlib.Path) -> None:
+    remote = sources.Tokens(server.url("big.bin"), length=500)
+    killed = 0
+    for index in range(100, len(remote), 400):
+        wanted = server.files["big.bin"][1000 * index : 1000 * index + 1000]
+        assert remote[index].astype("uint16").tobytes() == wanted
+        killed += len(kill_fetchers(tmp_path / "remote"))
+    assert killed > 3
