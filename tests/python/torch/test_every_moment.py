@@ -20,7 +20,7 @@ pytestmark = only_headrace
 
 SEED = os.environ.get("HEADRACE_SEED", "0")
 PARTS = 16
-FORKED = 740  # cells with a process: with those without, two fifths of all
+FORKED = 320  # cells with a process
 CONFORMANCE = pathlib.Path(__file__).parents[3] / "docs/conformance.md"
 
 
