@@ -11,13 +11,19 @@ forked worker shares with the trainer. It needs no torch.
 from __future__ import annotations
 
 import contextlib
+import functools
+import gc
 import hashlib
+import itertools
 import sys
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from itertools import islice
-from types import BuiltinMethodType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
+from types import BuiltinMethodType, CodeType, FunctionType, GeneratorType, MappingProxyType, MethodType, ModuleType
 from typing import Any, NamedTuple
+from weakref import ReferenceType
 
 from headrace._base import code
 from headrace._base.attributes import own_attributes
@@ -49,6 +55,16 @@ _LIBRARIES = frozenset(
     "torchvision zarr".split()
 )
 _DATA = _LIBRARIES - {"headrace", "sklearn", "skimage", "scipy", "torch", "torchaudio", "torchvision"}
+
+
+_CachedFunction = type(functools.lru_cache(int))
+# Classes in C that hold objects and have no attributes: what they hold is found as the garbage collector does.
+_ITERATORS = {
+    map, filter, zip, enumerate, reversed,
+    *(type(iter(kind())) for kind in (list, tuple, dict, set)),
+    *(one for one in vars(itertools).values() if isinstance(one, type)),
+}  # fmt: skip
+_HOLDERS = {_CachedFunction, MappingProxyType, *_ITERATORS}
 
 
 class Found(NamedTuple):
@@ -158,6 +174,14 @@ class Search:
             return [(path, value.__self__)]
         if cls is GeneratorType:
             return [(f"{path}.gi_frame.f_locals[{name!r}]", part) for name, part in _locals(value)]
+        if cls in _HOLDERS:
+            return self._of_holder(path, value)
+        if cls is ReferenceType:
+            return [(f"{path}()", value())]
+        if cls is ContextVar:
+            return [(f"{path}.get()", value.get(None))]
+        if cls is threading.local:
+            return [(f"{path}.{name}", part) for name, part in sorted(vars(value).items())]
         if is_a(value, type):
             return self._of_class(value)
         if is_a(value, ModuleType) or not _is_opened(cls):
@@ -170,6 +194,18 @@ class Search:
         for cls in static_mro(type(value)):
             yield _name_of(cls), cls
 
+    def _of_holder(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
+        """Yields what an object of Python's own C code refers to."""
+        held = [part for part in gc.get_referents(value) if type(part) not in _PLAIN]
+        if type(value) is _CachedFunction:
+            yield from self._of_instance(path, value)
+            if sum(issubclass(type(part), self._classes) for part in held) > 1:
+                why = "the results that a function keeps (lru_cache) have another order in each process"
+                self._in_part.append((path, value, why))
+        if type(value) in _ITERATORS:
+            self._in_part.append((path, value, "an iterator gives other objects in each worker"))
+        yield from ((f"{path}[{at}]", part) for at, part in enumerate(held) if not is_a(part, (type, ModuleType)))
+
     @staticmethod
     def _of_objects(path: str, value: Any) -> Iterable[tuple[str, Any]]:
         """Returns the entries of an array of objects. Other objects of such libraries have no parts."""
@@ -181,6 +217,8 @@ class Search:
         """Yields what is in a class of the user's. Of a library's class, and of its module, only generators are
         yielded, because its functions lead to the whole library."""
         top, space = _top(cls.__module__), static_dict(cls)
+        if type(cls) is not type:
+            yield _name_of(type(cls)), type(cls)
         if top in _LIBRARIES or top in sys.stdlib_module_names:
             return
         module = sys.modules.get(cls.__module__)

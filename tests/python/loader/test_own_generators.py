@@ -3,8 +3,13 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
+import itertools
 import random
+import threading
+import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -134,6 +139,33 @@ class OfMethod:
         return self.rng.random()
 
 
+class Weakly(random.Random):
+    """A weak reference to random.Random itself is not possible."""
+
+
+class Meta(type):
+    source = random.Random(0)
+
+
+class WithMeta(metaclass=Meta):
+    pass
+
+
+@functools.lru_cache
+def cached_generator() -> random.Random:
+    return random.Random(0)
+
+
+LOCAL = threading.local()
+LOCAL.source = random.Random(0)
+PROXY = types.MappingProxyType({"source": random.Random(0)})
+CONTEXT = contextvars.ContextVar[Any]("source")
+CONTEXT.set(random.Random(0))
+WEAKLY = Weakly(0)
+WEAK = weakref.ref(WEAKLY)
+cached_generator()
+
+
 SENT: dict[str, Callable[[], Callable[[], float]]] = {  # by pickle too
     "numpy Generator": lambda: Holder(np.random.default_rng(0), "random"),
     "numpy MT19937": lambda: Holder(np.random.Generator(np.random.MT19937(0)), "standard_normal"),
@@ -153,7 +185,20 @@ SENT: dict[str, Callable[[], Callable[[], float]]] = {  # by pickle too
     "method in C": lambda: random.Random(0).random,
     "nested": lambda: Holder({"steps": [(Holder(np.random.default_rng(0), "random"),)]}["steps"][0][0], "__call__"),
 }
-FORKED = SENT | {"closure": closure, "iterator": lambda: functools.partial(next, stream())}
+FORKED: dict[str, Callable[[], Callable[[], float]]] = SENT | {
+    "closure": closure,
+    "iterator": lambda: functools.partial(next, stream()),
+    "thread-local": lambda: lambda: LOCAL.source.random(),
+    "cached result": lambda: lambda: cached_generator().random(),
+    "proxy": lambda: lambda: PROXY["source"].random(),
+    "context": lambda: lambda: CONTEXT.get().random(),
+    "weak": lambda: lambda: WEAK().random(),
+    "metaclass": lambda: lambda: WithMeta.source.random(),
+}
+ITERATORS = {
+    "cycle": itertools.cycle([random.Random(0), random.Random(1)]),
+    "map": map(draw_from, itertools.repeat(random.Random(0))),
+}
 
 
 def epochs(kind: Any, draw: Callable[[], float], count: int = 2, **options: Any) -> list[Any]:
@@ -323,6 +368,26 @@ def test_generator_that_cannot_be_seeded_is_named_once(kind: Any, workers: dict[
     (text,) = texts
     assert "dataset.draw.one.generator (SystemRandom): it draws from the operating system" in text
     assert "dataset.draw.other.generator (Locked): it cannot be seeded: NotImplementedError: it is on another" in text
+
+
+@pytest.mark.parametrize("name", ITERATORS)
+def test_generator_behind_an_iterator_is_named(name: str) -> None:
+    """Each worker has its own copy of the iterator, so seeding what it gives would not make equal samples."""
+    found = own_generators.Search({"dataset": Holder(ITERATORS[name], "__next__")})
+    (one,) = (one for one in found.unreachable if one.path == "dataset.generator")
+    assert (one.type, one.why) == (name, "an iterator gives other objects in each worker")
+
+
+def test_several_cached_results_are_named() -> None:
+    @functools.lru_cache
+    def generator(seed: int) -> random.Random:
+        return random.Random(seed)
+
+    generator(1), generator(2)
+    found = own_generators.Search({"dataset": generator})
+    assert [one.why for one in found.unreachable if one.path == "dataset"] == [
+        "the results that a function keeps (lru_cache) have another order in each process"
+    ]
 
 
 def paths(value: Any) -> list[str]:
