@@ -2,8 +2,9 @@
 """Turns any object into bytes that are the same in each process: what a pickle says, without addresses, and without the
 names of scripts. They are only compared, never loaded.
 
-Arrays and tensors are written by a digest of their values, functions and classes of the user by their source text and
-code, a set in the order of its parts, and what cannot be pickled by its attributes.
+Arrays and tensors are written by a digest of their values, functions and classes of the user by their code, a set in
+the order of its parts, and what cannot be pickled by its attributes. It is a pickler, so it sees what a copy of the
+object would have, at the speed of C.
 """
 
 from __future__ import annotations
@@ -199,6 +200,16 @@ def _digests_of(pieces: list[memoryview]) -> Iterator[bytes]:
 
 def _strided() -> Any:
     return sys.modules["torch"].strided
+
+
+def pickled(value: Any) -> bytes:
+    """Returns a pickle whose sets are in order. Raises the exceptions of pickle."""
+    file = io.BytesIO()
+    pickler = pickle.Pickler(file, 4)
+    by_parts = lambda one: (type(one).__name__, sorted(map(pickled, one)))  # noqa: E731
+    pickler.persistent_id = _core.for_sets(by_parts)  # type: ignore[method-assign]
+    pickler.dump(value)
+    return file.getvalue()
 
 
 def digest_of(

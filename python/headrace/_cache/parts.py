@@ -5,6 +5,9 @@ It contains what runs, and not what is written in files: the code objects of the
 functions and classes that it names, imports or has as parts of values, behind decorators too; of each its constants,
 defaults, closure values and attributes, up to 64 MiB; the versions of the packages; and the working directory, if one
 of these values is a path that begins there. It does not contain files or the environment.
+
+It has no limits but a number of bytes, because what it left out could be a stale result. fingerprint.py goes through
+the values.
 """
 
 from __future__ import annotations
@@ -228,7 +231,7 @@ class Digest:
                     self._add_variable(variables, variable, variable, used, variable in used.escaping)
             for one in code.imports(inner):
                 self._add_import(one, variables, used, name)
-            self._look_for_path(inner.co_consts, True)
+        self._look_for_path(code.constants(function), True)
         for reached in unfollowed.reached_by(function, variables):
             if reached == unfollowed.GLOBALS:  # any of them
                 self._add_variables(variables, str(variables.get("__name__")))
