@@ -33,7 +33,7 @@ from headrace._cache import attached, contents, mapped_files
 from headrace._samples import tensor_parts
 
 _SORTED = frozenset((str, bytes, int))
-# Objects that pickle refuses, each with what counts of it: nothing of a lock.
+# Objects of which pickle takes a name, or which it refuses, each with what counts of it: nothing of a lock.
 _VIEWS: dict[type, Callable[[Any], Any]] = {
     type(threading.Lock()): lambda lock: None,
     type(threading.RLock()): lambda lock: None,
@@ -41,6 +41,11 @@ _VIEWS: dict[type, Callable[[Any], Any]] = {
     memoryview: lambda view: (view.format, view.shape, view.tobytes()),
     weakref.ref: lambda reference: reference(),
     contextvars.ContextVar: lambda variable: (variable.name, _current(variable)),
+    types.CodeType: code.described,
+    types.MethodType: lambda method: (method.__self__, method.__func__),  # pickle takes the name of the function
+    staticmethod: lambda method: method.__func__,
+    classmethod: lambda method: method.__func__,
+    property: lambda one: (one.fget, one.fset, one.fdel),
 }
 _PIECE_BYTES = 64 << 20  # of an array, between two looks at the progress
 

@@ -250,8 +250,9 @@ class Digest:
 
     def _add_attributes(self, module: Any, name: str, used: _Used, variable: str, within: tuple[Any, ...] = ()) -> None:
         """Adds module.function, for a module of the user, or for one within it. variable: that has the module."""
-        if not users_code.is_users(getattr(module, "__file__", None)):
+        if not users_code.is_users_module(module):
             self._add_package(module.__name__)
+            self._add_replaced(module, name, used, variable)
             return
         if "__getattr__" in vars(module) and any(
             attribute not in vars(module) for one, attribute in used.attributes if one == variable
@@ -262,6 +263,13 @@ class Digest:
             if isinstance(value, types.ModuleType) and not any(value is one for one in (module, *within)):
                 self._add_attributes(value, f"{name}.{attribute}", used, "", (module, *within))
             elif attribute in vars(module) and not isinstance(value, types.ModuleType):
+                self._add_variable(vars(module), attribute, f"{name}.{attribute}", used, True)
+
+    def _add_replaced(self, module: Any, name: str, used: _Used, variable: str) -> None:
+        """Adds functions and classes of the user that a program has put into a module of a library."""
+        for attribute in sorted(attribute for one, attribute in used.attributes if one == variable):
+            value = vars(module).get(attribute)
+            if isinstance(value, (types.FunctionType, type)) and users_code.is_followed(value):
                 self._add_variable(vars(module), attribute, f"{name}.{attribute}", used, True)
 
     def _add_import(self, one: code.Import, variables: dict[str, Any], used: _Used, place: str) -> None:
@@ -312,7 +320,7 @@ class Digest:
         """Adds a module that is a value: anything in it may be used, if it is the user's."""
         self._remember(module, name)
         self._note(name, f"module {module.__name__}".encode())
-        if users_code.is_users(getattr(module, "__file__", None)):
+        if users_code.is_users_module(module):
             self._add_variables(vars(module), module.__name__)
         else:
             self._add_package(module.__name__)

@@ -36,7 +36,8 @@ def write(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[W
 
     def forget() -> None:
         for name, one in list(sys.modules.items()):
-            if str(getattr(one, "__file__", "")).startswith(str(tmp_path)):
+            places = [vars(one).get("__file__"), *(vars(one).get("__path__") or ())]
+            if any(str(place).startswith(str(tmp_path)) for place in places):
                 del sys.modules[name]
         for cached in (users_code.version_of, users_code._is_installed, users_code._local_packages):
             cached.cache_clear()
@@ -185,6 +186,27 @@ CODE: dict[str, dict[str, str]] = {
         "p/__init__": "from . import steps",
         "p/steps": SCALE,
     },
+    "package without a file": {
+        "main": "import folder.steps\ndef use(x): return folder.steps.scale(x)",
+        "folder/steps": SCALE,
+    },
+    "such a package as an argument": {
+        "main": "import folder.steps\ndef f(m, x): return m.steps.scale(x)\ndef use(x): return f(folder, x)",
+        "folder/steps": SCALE,
+    },
+    "function put into a library": {
+        "library": "",
+        "main": f"import library\n{SCALE}\nlibrary.scale = scale\ndef use(x): return library.scale(x)",
+    },
+    "method of an instance": {
+        "main": f"class A: pass\na = A()\n{SCALE.replace('(x)', '(s, x)')}\na.m = types.MethodType(scale, a)\n"
+        "def use(x): return a.m(x)",
+    },
+    "method of another name": {
+        "main": "class A: pass\ndef f(s, x): return x * NUMBER\nA.m = f\nL = [A().m]\ndef use(x): return L[0](x)"
+    },
+    "static method in a dict": {"main": "D = {'f': staticmethod(lambda x: x * NUMBER)}\ndef use(x): return D['f'](x)"},
+    "code object": {"main": "C = compile('x * NUMBER', 'text', 'eval')\ndef use(x): return eval(C)"},
     "globals()": {"main": f"{SCALE}\ndef use(x): return globals()['sca' + 'le'](x)"},
     "attribute of a function": {"main": "def use(x): return x * use.n\nuse.n = NUMBER"},
     "metaclass": {"main": "class M(type):\n def __call__(cls, x): return x * NUMBER\nclass use(metaclass=M): pass"},
