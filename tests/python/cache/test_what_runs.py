@@ -473,6 +473,10 @@ UNSEEN: dict[str, tuple[dict[str, str], str]] = {
         {"main": "def use(x):\n from importlib import import_module\n return import_module('o' + 's')"},
         "what importlib.import_module in use leads to",
     ),
+    "import_module as a variable": (
+        {"main": "from importlib import import_module as load\ndef use(x): return load('o' + 's')"},
+        r"what load\(\) in use leads to",
+    ),
     "sys.modules": (
         {"main": "import sys\ndef use(x): return sys.modules['o' + 's']"},
         "what sys.modules in use leads to",
@@ -538,6 +542,7 @@ PATHS: dict[str, Callable[[], Any]] = {
     "text": lambda: Files(root="data"),
     "path": lambda: Files(root=pathlib.Path("data")),
     "point": lambda: Files(root="."),
+    "bytes": lambda: Files(root=b"data"),
     "path of a point": lambda: Files(inner=[pathlib.Path()]),
     "up": lambda: Files(root="../data"),
     "pattern": lambda: Files(root="data/*.txt"),
