@@ -90,6 +90,7 @@ class Digest:
         self._met: dict[int, Any] = {}  # the functions, classes and modules that are parts of the value which is added
         self._alive: list[Any] = []  # so that no id is used twice
         self._packages: set[str] = set()
+        self.modules: dict[str, None] = {}  # of the user, whose code was added
         self.path = ""  # one that begins at the working directory
         self.seen: dict[str, str] = {}
         self.values: dict[Key, Held] = {}
@@ -193,6 +194,7 @@ class Digest:
             return
         if users_code.is_users(function.__code__.co_filename):
             self._note(name, code.described(function.__code__))
+            self.modules[str(function.__module__)] = None
             self._add_names(function.__code__, function.__globals__, name)
         else:
             self._note(name, f"{function.__module__}.{function.__qualname__}".encode())
@@ -334,6 +336,7 @@ class Digest:
     def _add_class(self, cls: type, name: str) -> None:
         self._remember(cls, name)
         self._note(name, code.described_class(cls, users_code.is_users))
+        self.modules[str(cls.__module__)] = None
         self._add_package(cls.__module__)
         for base in (*cls.__mro__[1:], type(cls)):
             if id(base) in self._known:

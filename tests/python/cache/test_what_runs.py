@@ -371,7 +371,7 @@ def test_digests_do_not_depend_on_order_of_hashes(tmp_path: pathlib.Path) -> Non
     code = (
         "import stable; from headrace._cache import digest, function\n"
         "name = lambda one: function.name_of_call('n', stable.called, (one,), {})\n"
-        "seen, unknown = digest.seen_in(stable.thing)\n"
+        "seen, unknown, _ = digest.seen_in(stable.thing)\n"
         "print(sorted(digest.seen_by(stable.build, False).seen.items()), sorted(seen.items()),"
         " name([{'a', 'b', 'c'}]), name(frozenset('xyz')), unknown)"
     )
@@ -507,6 +507,27 @@ def test_code_that_is_not_seen_is_said_once(name: str, write: Write, monkeypatch
         digest.seen_by(use, False)
     (line,) = said
     assert re.search(f"a change of {expected} is not seen; give version=", line)
+
+
+def test_workers_that_import_an_edited_file_keep_nothing(scripts: Scripts, tmp_path: pathlib.Path) -> None:
+    """They would keep samples of the new code under the name of the old one."""
+    file = tmp_path / "edited.py"
+    text = "class Data:\n def __len__(s): return 3\n def __getitem__(s, i): return i * {}\n"
+    job = f"""
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, {str(tmp_path)!r})
+    import multiprocessing, pickle, edited
+    samples = headrace.cache_samples(edited.Data(), "1M", keep="boot")
+    equal = pickle.dumps(samples)
+    pathlib.Path({str(file)!r}).write_text({text.format(7)!r})
+    pool = multiprocessing.get_context("spawn").Pool(1)
+    print(samples.name == pickle.loads(equal).name, pool.apply(samples.__getitem__, (1,)), samples.report()["ready"])
+    print(samples[1], samples.report()["ready"])
+    pool.terminate()
+    """
+    file.write_text(text.format(2))
+    out, err = scripts.end(scripts.start(job))
+    assert out.split() == ["True", "7", "0", "2", "3"] and err.count(f"{file} was edited after") == 1
 
 
 def test_common_words_are_not_said(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
