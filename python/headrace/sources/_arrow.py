@@ -283,8 +283,9 @@ def _is_plain(dataset: Any) -> bool:
 
 def _is_written_in(package: Any, function: Any) -> bool:
     """Returns True for a function or property whose code is a file of a package."""
-    code, path = getattr(getattr(function, "fget", function), "__code__", None), getattr(package, "__file__", None)
-    return code is not None and bool(path) and code.co_filename.startswith(os.path.dirname(path) + os.sep)
+    code = getattr(getattr(function, "fget", function), "__code__", None)
+    path: str | None = getattr(package, "__file__", None)
+    return code is not None and path is not None and code.co_filename.startswith(os.path.dirname(path) + os.sep)
 
 
 def _has_own_formatter(dataset: Any, kind: Any) -> bool:
