@@ -104,9 +104,10 @@ class Places:
             known += _look_next_to(urls, settings.write(storage, name), name, next_to)
         self.remote = RemoteObjects(list(dict.fromkeys(known)))
 
-    def warn_of_repeats(self, name: str) -> None:
-        """Warns of files that come twice, under the same name or another one."""
-        warn_of_repeats([path for path in self.paths if not addresses.is_remote(path)], name)
+    def warn_of_repeats(self, name: str, opened: list[str] | None = None) -> None:
+        """Warns of files that come twice, under the same name or another one. opened: the files, if the paths stand for
+        others."""
+        warn_of_repeats([path for path in opened or self.paths if not addresses.is_remote(path)], name)
         remote = [path for path in self.paths if addresses.is_remote(path)]
         repeats = [path for path in dict.fromkeys(remote) if remote.count(path) > 1] if _has_repeats(remote) else []
         if repeats:
