@@ -154,7 +154,7 @@ static bool has_running_child(void) {
     return false;
 }
 
-/* Lists the children that a rank has left, at most `room`. The fetcher of remote objects (src/remote) is none of them:
+/* Lists the children that a rank has left, at most `room`. The fetcher of remote objects (src/remote) does not count:
  * it serves other jobs, too, and ends by itself. */
 static size_t list_left(int *ret_pids, size_t room) {
     enum { MOST = 256, NAME_BYTES = 64 };

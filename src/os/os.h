@@ -307,6 +307,10 @@ struct hr__thread {
 };
 int hr__thread_start(struct hr__thread *thread, void (*run)(void *), void *context);
 void hr__thread_join(struct hr__thread *thread);
+/* The name of the calling thread, as ps and /proc show it. */
+enum { HR__THREAD_NAME_BYTES = 16 };
+void hr__thread_name(char ret_name[HR__THREAD_NAME_BYTES]);
+void hr__thread_rename(const char *name);
 
 /* ---- lock.c ---- */
 

@@ -144,6 +144,18 @@ def test_retries_do_not_repeat_what_the_fetcher_tried(server: RemoteServer) -> N
     assert len(server.requests) - before <= 2
 
 
+@pytest.mark.parametrize("on_stall", ["raise", "restart"])
+def test_stall_for_the_network_only_warns(on_stall: str, server: RemoteServer) -> None:
+    server.files["big.bin"] = token_bytes(BIG)
+    remote = sources.Tokens(server.url("big.bin"), length=500)
+    server.latency_s = 3
+    loader = DataLoader(remote, 4, sampler=[3000], num_workers=1, stall_after=1, on_stall=on_stall, max_restarts=1)
+    with pytest.warns(UserWarning, match="it waits for a remote object, so headrace waits on"):
+        (batch,) = loader
+    assert batch.numpy().astype("uint16").tobytes() == server.files["big.bin"][3_000_000:3_001_000]
+    server.latency_s = 0
+
+
 def test_bad_samples_are_left_out(server: RemoteServer) -> None:
     remote = open_remote("Objects", server)
     server.refused.add("objects/11.dat")
