@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import resource
 import threading
 import time
 from typing import Any
@@ -180,6 +181,18 @@ def test_each_byte_is_fetched_once_by_several_jobs(server: RemoteServer, tmp_pat
         pids.append(pid)
     assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * 8
     assert server.sent_bytes - before == total
+
+
+def test_few_open_files_are_enough(server: RemoteServer) -> None:
+    """A process that may have 64 files open, and its fetcher, read 150 objects."""
+    names = [f"few/{number:03}" for number in range(150)]
+    server.files.update({name: name.encode() * (1 + 9000 * (int(name[-1]) % 3)) for name in names})
+    pid = os.fork()
+    if pid == 0:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        remote = sources.Objects([server.url(name) for name in names])
+        os._exit(0 if all(remote[i] == server.files[names[i]] for i in range(150)) else 1)
+    assert os.waitpid(pid, 0)[1] == 0
 
 
 def test_ctrl_c_ends_a_wait(server: RemoteServer) -> None:
