@@ -20,14 +20,14 @@ extern "C" {
  * can go on with the hr_objects of its parent.
  */
 
-typedef struct hr_objects hr_objects;
+typedef struct hr_objects hr_objects; /* files that are read as a whole */
 
 /* Looks at files, which are opened when they are read. -ENOENT and others: one does not exist, or is no file. Owned by
  * the caller. */
 HR_API int hr_objects_open(const char *const *paths, size_t path_count, hr_objects **ret_objects);
 HR_API hr_objects *hr_objects_close(hr_objects *objects); /* NULL is fine; returns NULL */
 
-HR_API uint64_t hr_objects_count(const hr_objects *objects);
+HR_API uint64_t hr_objects_count(const hr_objects *objects); /* the number of files */
 /* A number that changes with the size and the time, or the version, of each file. */
 HR_API uint64_t hr_objects_stamp(const hr_objects *objects);
 /* Returns the path of a file, borrowed, and its size. NULL: there is no such file. */

@@ -157,6 +157,22 @@ static bool has_running_child(void) {
     return false;
 }
 
+/* Lists the children that a rank has left, at most `room`. The fetcher of remote objects (src/remote) does not count:
+ * it serves other jobs, too, and ends by itself. */
+static size_t list_left(int *ret_pids, size_t room) {
+    enum { MOST = 256, NAME_BYTES = 64 };
+    int pids[MOST];
+    size_t all = hr__min(hr__children_of((int)hr__pid(), pids, MOST), MOST), count = 0;
+    for (size_t i = 0; i < all; i++) {
+        char name[NAME_BYTES];
+        hr__process_name(pids[i], name, sizeof name);
+        if (!strcmp(name, HR__FETCHER_NAME)) continue;
+        if (count < room) ret_pids[count] = pids[i];
+        count++;
+    }
+    return count;
+}
+
 /* Waits a moment for processes that end by themselves soon after a rank, as Python's resource tracker does: longer for
  * those that do not sleep, because on a busy machine they wait for a core. */
 static void await_helpers(struct guardian *guardian) {
@@ -164,8 +180,7 @@ static void await_helpers(struct guardian *guardian) {
     int64_t began_ns = hr__now_ns(), waited_ns = 0;
     int pid;
     reap(guardian);
-    while (hr__children_of((int)hr__pid(), &pid, 1) &&
-           (waited_ns < PATIENCE_NS || (waited_ns < BUSY_PATIENCE_NS && has_running_child()))) {
+    while (list_left(&pid, 1) && (waited_ns < PATIENCE_NS || (waited_ns < BUSY_PATIENCE_NS && has_running_child()))) {
         hr__poll(NULL, NULL, 0, hr__now_ns() + ROUND_NS);
         reap(guardian);
         waited_ns = hr__now_ns() - began_ns;
@@ -176,7 +191,7 @@ static _Noreturn void leave(struct guardian *guardian) {
     enum { SHOWN = 8 };
     int pids[SHOWN];
     await_helpers(guardian);
-    size_t count = hr__children_of((int)hr__pid(), pids, SHOWN);
+    size_t count = list_left(pids, SHOWN);
     for (size_t i = 0; i < hr__min(count, SHOWN); i++) send_process(guardian, HR__EVENT_LEFT, pids[i], 0);
     struct hr__event event = {.kind = HR__EVENT_LEAVES, .local = -1, .count = (uint32_t)count};
     send_event(guardian, &event);

@@ -223,7 +223,8 @@ int hr__reap(int pid, struct hr__end *ret_end, uint64_t *ret_peak_bytes); /* -EA
 
 /* Writes the pids of the children of a process, at most `room`, and returns how many there are. */
 size_t hr__children_of(int parent, int *ret_pids, size_t room);
-int hr__kill(int pid, int signal); /* only for a child of this process, whose pid cannot be reused */
+int hr__kill(int pid, int signal);    /* only for a child of this process, whose pid cannot be reused */
+#define HR__FETCHER_NAME "hr-fetcher" /* of the fetcher of remote objects */
 void hr__process_name(int pid, char *ret_name, size_t bytes); /* "": not known */
 
 /* A program that a forked child becomes. The memory is prepared before the fork. */
@@ -306,6 +307,10 @@ struct hr__thread {
 };
 int hr__thread_start(struct hr__thread *thread, void (*run)(void *), void *context);
 void hr__thread_join(struct hr__thread *thread);
+/* The name of the calling thread, as ps and /proc show it. */
+enum { HR__THREAD_NAME_BYTES = 16 };
+void hr__thread_name(char ret_name[HR__THREAD_NAME_BYTES]);
+void hr__thread_rename(const char *name);
 
 /* ---- lock.c ---- */
 
@@ -387,8 +392,9 @@ int hr__socket_send_fd(int socket_fd, int fd);
  * folder. They send and receive whole messages, and block; one that was accepted waits for room for `send_s` seconds
  * at most. */
 int hr__folder_open(const char *path, int *ret_fd);
-int hr__socket_listen_in(int folder_fd, const char *name, int *ret_fd);  /* a socket that has the name is replaced */
-int hr__socket_connect_in(int folder_fd, const char *name, int *ret_fd); /* -ENOENT, -ECONNREFUSED: no process listens */
+int hr__socket_listen_in(int folder_fd, const char *name, int *ret_fd); /* a socket that has the name is replaced */
+int hr__socket_connect_in(int folder_fd, const char *name,
+                          int *ret_fd); /* -ENOENT, -ECONNREFUSED: no process listens */
 int hr__socket_accept_blocking(int listen_fd, int send_s, int *ret_fd);
 /* Sends the parts as one message. -EPIPE and -ECONNRESET: the other end is closed. -EAGAIN: there is no room for it. */
 int hr__socket_send(int fd, const struct hr__read_part *parts, size_t count, bool waits);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Starts a thread with all signals blocked. */
+/* Starts a thread with all signals blocked; names of threads. */
 #include "os.h"
 
 #include <signal.h>
+#include <sys/prctl.h>
 
 static void *run_thread(void *argument) {
     const struct hr__thread *thread = argument;
@@ -24,4 +25,12 @@ int hr__thread_start(struct hr__thread *thread, void (*run)(void *), void *conte
 
 void hr__thread_join(struct hr__thread *thread) {
     pthread_join(thread->id, NULL);
+}
+
+void hr__thread_name(char ret_name[HR__THREAD_NAME_BYTES]) {
+    if (prctl(PR_GET_NAME, ret_name) < 0) ret_name[0] = '\0';
+}
+
+void hr__thread_rename(const char *name) {
+    prctl(PR_SET_NAME, name);
 }

@@ -14,6 +14,7 @@
 #include "remote.h"
 
 static const int64_t SLICE_NS = 200 * INT64_C(1000000), RETRY_NS = 10 * INT64_C(1000000);
+static const int64_t SHOWN_NS = HR_NS_PER_S / 2;
 static const int64_t CONNECT_NS = 120 * HR_NS_PER_S, START_NS = 60 * HR_NS_PER_S;
 
 /* ---- signals ---- */
@@ -309,16 +310,29 @@ void hr__link_try_send(const struct hr__read_part *parts, size_t count) {
     hr__socket_send(own_link.fd, parts, count, false);
 }
 
-int hr__link_receive(void *message, size_t room) {
+static int wait_for_message(void *message, size_t room, char *name) {
+    static const char waiting[] = "hr-network"; /* python/headrace/_remote/waiting.py looks for it */
+    int64_t shown_ns = hr__now_ns() + SHOWN_NS;
     for (;;) {
         bool is_ready = false;
         int r = hr__poll(&own_link.fd, &is_ready, 1, slice_end());
         int stopped = r <= 0 ? check_wait() : 0;
         if (stopped < 0) return stopped;
+        if (r <= 0 && !*name && hr__now_ns() > shown_ns) {
+            hr__thread_name(name);
+            hr__thread_rename(waiting);
+        }
         if (r <= 0) continue;
         r = hr__socket_receive(own_link.fd, message, room);
         if (r == -EAGAIN) continue;
-        if (r == -ECONNRESET) return 0;
-        return r;
+        return r == -ECONNRESET ? 0 : r;
     }
+}
+
+/* A long wait is shown in the name of the thread, so that a trainer does not take its worker for one that hangs. */
+int hr__link_receive(void *message, size_t room) {
+    char name[HR__THREAD_NAME_BYTES] = "";
+    int r = wait_for_message(message, room, name);
+    if (*name) hr__thread_rename(name);
+    return r;
 }

@@ -71,7 +71,7 @@ static void forget_one(hr_fetcher *fetcher) {
 
 static uint64_t open_most(void) {
     uint64_t limit = hr__open_file_limit();
-    return hr__min(limit - limit / OPEN_SHARE, 1 << 16);
+    return hr__min(limit / OPEN_SHARE, 1 << 16);
 }
 
 static bool set_text(char **text, const char *wanted) {

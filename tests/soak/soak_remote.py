@@ -25,7 +25,7 @@ from headrace import sources  # noqa: E402
 from remote_runs import end_fetchers, kill_fetchers  # noqa: E402
 from remote_server import Faults, RemoteServer  # noqa: E402
 
-OBJECT_BYTES, OBJECTS, READERS, ROUND_S = 3_000_000, 4, 4, 10.0
+OBJECT_BYTES, OBJECTS, READERS, ROUND_S = 3_000_000, 4, 4, 4.0
 READ_BYTES = 110_000
 RIGHT, WRONG = 0, 1
 

@@ -11,7 +11,7 @@ LAYERS = """# How it works
 ```
  faces     cli/
  systems   frozen  loader  sampler  cache  launch  image  source  record  verdict
- parts     batch  crew  board
+ parts     batch  crew  board  remote
  ground    arena
            os     every raw system call
            base   knows no system

@@ -20,8 +20,9 @@ _told: list[int] = []
 
 
 def use_python() -> None:
-    """Sets the command of the fetcher, once per process. $HEADRACE_FETCHER is used instead if it is set."""
-    if _told:
+    """Sets the command of the fetcher, once per process. $HEADRACE_FETCHER is used instead if it is set. A frozen
+    program is no interpreter, and needs that variable."""
+    if _told or not sys.executable or getattr(sys, "frozen", False):
         return
     package = str(Path(__file__).resolve().parents[2])
     installed = [one for one in sys.path if os.path.isabs(one) and os.path.basename(one) in _INSTALLED]

@@ -12,6 +12,7 @@ import errno
 import json
 import os
 import random
+import resource
 import shutil
 import sys
 import threading
@@ -30,6 +31,7 @@ Result = TypeVar("Result")
 
 TAKEN = 3  # exit code: another process is the fetcher of the folder
 _THREADS = 64
+_FILES_OF_THREAD = 8  # under a low limit of open files (ulimit -n) there are fewer threads
 _LOOKS = 32  # at the same time, of one call
 _SAVE_S = 60.0
 _LOOK_S = 0.2
@@ -176,7 +178,6 @@ def _list(url: str, text: str) -> str:
     def list_all() -> list[str]:
         found = []
         for one, meta in buckets.list_objects(address, text, given):
-            _looks.note(one, text, meta)
             found.append(f"{one}\t{meta.size}\t{meta.version}")
         return found
 
@@ -247,10 +248,13 @@ def _close_inherited() -> None:
 
 
 def _become_daemon() -> None:
-    """Goes on in a child. The parent ends, which says that the fetcher answers."""
+    """Goes on in a child. The parent ends, which says that the fetcher answers. By its name, `headrace run`
+    knows that no rank has left it (HR__FETCHER_NAME)."""
     if os.fork():
         os._exit(0)
     os.setsid()
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
+        file.write("hr-fetcher")
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(null, number)
@@ -261,7 +265,8 @@ def _become_daemon() -> None:
 def _serve(fetcher: Any, idle_s: float) -> None:
     """Starts the threads, and saves from time to time, and when no reader is left for a while. The end is then short,
     and the next fetcher does not wait for it."""
-    for _ in range(_THREADS):
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    for _ in range(_THREADS if files < 0 else min(_THREADS, max(4, files // _FILES_OF_THREAD))):
         threading.Thread(target=_work, args=(fetcher,), daemon=True).start()
     saved = used = time.monotonic()
     while not (info := fetcher.look())["is_ending"]:

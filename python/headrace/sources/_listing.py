@@ -4,18 +4,26 @@
 from __future__ import annotations
 
 import fnmatch
+import json
 import os
 import re
 
 from headrace import _core
+from headrace._remote import addresses, settings
 from headrace._remote.command import use_python
 
 _PATTERN = re.compile(r"[*?[]")
 
 
-def list_objects(url: str, storage: str, name: str) -> list[str]:
-    """Returns the URLs of the objects of a bucket that begin with a URL, sorted by bytes. Raises OSError and, without
-    obstore, ImportError. name: of the source, for messages."""
+class Listed(str):
+    """The URL of an object whose size and version a listing has just given: the C library knows it."""
+
+    __slots__ = ()
+
+
+def list_objects(url: str, storage: str, name: str) -> list[Listed]:
+    """Returns the URLs of the objects of a bucket that begin with a URL, sorted by bytes, and makes them known. Raises
+    OSError and, without obstore, ImportError. name: of the source, for messages."""
     from headrace._remote.buckets import need_obstore
 
     try:
@@ -24,11 +32,21 @@ def list_objects(url: str, storage: str, name: str) -> list[str]:
         raise ImportError(f"{name}: {error}") from None
     use_python()
     answer = _core.remote_call(b"\n".join((b"list", storage.encode(), os.fsencode(url))))
-    urls = [os.fsdecode(line.partition(b"\t")[0]) for line in answer.split(b"\n") if line]
-    return sorted(urls, key=os.fsencode)
+    endpoint = settings.endpoint_of(json.loads(storage))
+    found = []
+    for line in answer.split(b"\n"):
+        if line:
+            one, size, version = os.fsdecode(line).split("\t")
+            address = addresses.parse(one, endpoint)
+            name_of_file = addresses.name_of(address, int(size), version)
+            texts = (address.path, one, storage, name_of_file, version)
+            path, whole, text, file, kind = (os.fsencode(part) for part in texts)
+            _core.remote_add(path, whole, text, file, kind, int(size))
+            found.append(Listed(one))
+    return sorted(found, key=os.fsencode)
 
 
-def match_objects(pattern: str, storage: str, name: str) -> list[str]:
+def match_objects(pattern: str, storage: str, name: str) -> list[Listed]:
     """Returns the URLs of the objects that match a pattern, sorted by bytes. As in a folder, `*` stands for no slash,
     and `**` for any folders."""
     first = _PATTERN.search(pattern)

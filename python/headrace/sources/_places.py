@@ -14,6 +14,7 @@ from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
 from headrace._remote import addresses, settings
 from headrace._remote.command import use_python
+from headrace.sources._listing import Listed
 from headrace.sources._paths import find_files, warn_of_repeats
 
 _AT_ONCE = 1000  # URLs between two looks for a signal
@@ -104,9 +105,10 @@ class Places:
             known += _look_next_to(urls, settings.write(storage, name), name, next_to)
         self.remote = RemoteObjects(list(dict.fromkeys(known)))
 
-    def warn_of_repeats(self, name: str) -> None:
-        """Warns of files that come twice, under the same name or another one."""
-        warn_of_repeats([path for path in self.paths if not addresses.is_remote(path)], name)
+    def warn_of_repeats(self, name: str, opened: list[str] | None = None) -> None:
+        """Warns of files that come twice, under the same name or another one. opened: the files, if the paths stand for
+        others."""
+        warn_of_repeats([path for path in opened or self.paths if not addresses.is_remote(path)], name)
         remote = [path for path in self.paths if addresses.is_remote(path)]
         repeats = [path for path in dict.fromkeys(remote) if remote.count(path) > 1] if _has_repeats(remote) else []
         if repeats:
@@ -142,8 +144,9 @@ def _look(urls: Sequence[str], storage: str, name: str) -> dict[str, str]:
     for scheme in {url.partition(":")[0]: url for url in urls}.values():
         _check(scheme, name, storage)
     unique = list(dict.fromkeys(urls))
-    for first in range(0, len(unique), _AT_ONCE):
-        some = tuple(os.fsencode(url) for url in unique[first : first + _AT_ONCE])
+    asked = [url for url in unique if not isinstance(url, Listed)]
+    for first in range(0, len(asked), _AT_ONCE):
+        some = tuple(os.fsencode(url) for url in asked[first : first + _AT_ONCE])
         _core.remote_look(some, storage.encode())
     return {url: os.fsdecode(_find(url)[0]) for url in unique}
 

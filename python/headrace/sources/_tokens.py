@@ -81,7 +81,7 @@ class Tokens(Source):
         self._remote = places.remote  # in pickles before the files, which are then known
         self._open(_without_indexes(places.paths))
         self._scan()
-        places.warn_of_repeats(_NAME)
+        places.warn_of_repeats(_NAME, self._paths())
         self._warn_if_empty()
 
     def _choose_unit(self) -> int:
@@ -122,6 +122,9 @@ class Tokens(Source):
         while self._unit == _core.TOKENS_SEPARATED and not self._tokens.scan(_SCAN_BYTES):
             pass
         self._samples, self._total, self._used, self._files = self._tokens.look()
+
+    def _paths(self) -> list[str]:
+        return [os.fsdecode(self._tokens.file(number)[0]) for number in range(self._files)]
 
     def _warn_if_empty(self) -> None:
         if self._samples or not self._total:

@@ -15,6 +15,7 @@ import hashlib
 import random
 import re
 import socket
+import ssl
 import struct
 import threading
 from collections import Counter
@@ -166,9 +167,11 @@ class _Server(ThreadingHTTPServer):
 
 
 class RemoteServer:
-    """A server on loopback. files: their contents by name; they may be changed while it runs."""
+    """A server on loopback. files: their contents by name; they may be changed while it runs. certificate: a file with
+    a certificate and its key, for https."""
 
-    def __init__(self, files: dict[str, bytes]) -> None:
+    def __init__(self, files: dict[str, bytes], certificate: str = "") -> None:
+        self.scheme = "https" if certificate else "http"
         self.files = files
         self.faults = Faults()
         self.redirects: dict[str, str] = {}
@@ -183,6 +186,10 @@ class RemoteServer:
         self._ends = threading.Event()
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.owner = self
+        if certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         threading.Thread(target=self._server.serve_forever, daemon=True, kwargs={"poll_interval": 0.05}).start()
 
     @property
@@ -190,7 +197,7 @@ class RemoteServer:
         return int(self._server.server_address[1])
 
     def url(self, name: str, query: str = "", host: str = "127.0.0.1", user: str = "") -> str:
-        return f"http://{user}{host}:{self.port}/{name}{query}"
+        return f"{self.scheme}://{user}{host}:{self.port}/{name}{query}"
 
     def etag_of(self, name: str) -> str:
         data, etag = self._etags.get(name, (None, ""))

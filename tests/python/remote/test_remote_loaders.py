@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import resource
 import threading
 import time
 from typing import Any
@@ -144,6 +145,18 @@ def test_retries_do_not_repeat_what_the_fetcher_tried(server: RemoteServer) -> N
     assert len(server.requests) - before <= 2
 
 
+@pytest.mark.parametrize("on_stall", ["raise", "restart"])
+def test_stall_for_the_network_only_warns(on_stall: str, server: RemoteServer) -> None:
+    server.files["big.bin"] = token_bytes(BIG)
+    remote = sources.Tokens(server.url("big.bin"), length=500)
+    server.latency_s = 3
+    loader = DataLoader(remote, 4, sampler=[3000], num_workers=1, stall_after=1, on_stall=on_stall, max_restarts=1)
+    with pytest.warns(UserWarning, match="it waits for a remote object, so headrace waits on"):
+        (batch,) = loader
+    assert batch.numpy().astype("uint16").tobytes() == server.files["big.bin"][3_000_000:3_001_000]
+    server.latency_s = 0
+
+
 def test_bad_samples_are_left_out(server: RemoteServer) -> None:
     remote = open_remote("Objects", server)
     server.refused.add("objects/11.dat")
@@ -168,6 +181,18 @@ def test_each_byte_is_fetched_once_by_several_jobs(server: RemoteServer, tmp_pat
         pids.append(pid)
     assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * 8
     assert server.sent_bytes - before == total
+
+
+def test_few_open_files_are_enough(server: RemoteServer) -> None:
+    """A process that may have 64 files open, and its fetcher, read 150 objects."""
+    names = [f"few/{number:03}" for number in range(150)]
+    server.files.update({name: name.encode() * (1 + 9000 * (int(name[-1]) % 3)) for name in names})
+    pid = os.fork()
+    if pid == 0:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        remote = sources.Objects([server.url(name) for name in names])
+        os._exit(0 if all(remote[i] == server.files[names[i]] for i in range(150)) else 1)
+    assert os.waitpid(pid, 0)[1] == 0
 
 
 def test_ctrl_c_ends_a_wait(server: RemoteServer) -> None:

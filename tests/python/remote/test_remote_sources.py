@@ -7,11 +7,14 @@ from __future__ import annotations
 import copy
 import pathlib
 import pickle
+import shutil
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 from headrace import _core, sources
-from remote_runs import BIG, FILES, QUICK, SOURCES, assert_same, kill_fetchers, token_bytes, write_files
+from remote_runs import BIG, FILES, QUICK, SOURCES, assert_same, end_fetchers, kill_fetchers, token_bytes, write_files
 from remote_server import LYING, PASSING, Faults, RemoteServer
 
 
@@ -160,6 +163,24 @@ def test_certificates_names_and_plain_http_are_checked(server: RemoteServer) -> 
         sources.Tokens(server.url("a.bin").replace("http:", "https:"), length=5, storage={"retry_s": 0.2})
 
 
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_https_checks_the_certificate(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate = tmp_path / "server.pem"
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    files = ["-keyout", str(certificate), "-out", str(tmp_path / "certificate.pem")]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names, *files]
+    subprocess.run(command, check=True, capture_output=True)
+    certificate.write_text(certificate.read_text() + (tmp_path / "certificate.pem").read_text())
+    with RemoteServer(dict(FILES), str(certificate)) as server:
+        with pytest.raises(TimeoutError, match="the certificate of the server is not valid"):
+            sources.Tokens(server.url("a.bin", host="localhost"), length=500, storage={"retry_s": 0.2})
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate.pem"))
+        remote = sources.Tokens(server.url("a.bin", host="localhost"), length=500)
+        assert remote[500].astype("uint16").tobytes() == FILES["a.bin"][500_000:501_000]
+        with pytest.raises(TimeoutError, match="the certificate of the server is not valid"):
+            sources.Tokens(server.url("a.bin"), length=500, storage={"retry_s": 0.2})  # another name than that of it
+
+
 # ---- secrets ----
 
 SECRET = "sEcReT9"
@@ -256,6 +277,44 @@ def test_megatrons_index_and_saved_indexes_are_found(server: RemoteServer, tmp_p
     remote = sources.Tar(server.url("big.tar"), fields=("bin", "cls"))
     assert server.sent_bytes - before < len(FILES["a.tar"]) / 2  # the index was read instead of the file
     assert_same(remote, sources.Tar(str(tmp_path / "a.tar"), fields=("bin", "cls")))
+
+
+def test_fetcher_of_the_environment_is_used(
+    server: RemoteServer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_FETCHER", f"{sys.executable} -m headrace._remote")
+    assert (sources.Tokens(server.url("a.bin"), length=500)[3] >= 0).all()
+    kill_fetchers(tmp_path / "remote")
+    _core.remote_close()
+    monkeypatch.setenv("HEADRACE_FETCHER", "/bin/false")
+    with pytest.raises(OSError, match=r"the fetcher ended when it was started \(exit code 1\).*remote-fetcher"):
+        sources.Tokens(server.url("b.bin"), length=500)
+    monkeypatch.setenv("HEADRACE_FETCHER", "/no/such/program")
+    with pytest.raises(OSError, match="cannot start the fetcher, /no/such/program"):
+        sources.Tokens(server.url("b.bin"), length=500)
+
+
+@pytest.mark.parametrize("quota", ["word", "-1", "9" * 30])
+def test_wrong_quota_is_an_error(quota: str, server: RemoteServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_REMOTE_QUOTA", quota)
+    with pytest.raises(OSError, match="HEADRACE_REMOTE_QUOTA should be a number of bytes"):
+        sources.Tokens(server.url("a.bin"), length=500)
+
+
+def test_folder_of_300_characters_is_used(
+    server: RemoteServer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "remote" / ("x" * 150) / ("y" * 150)
+    monkeypatch.setenv("HEADRACE_REMOTE", str(folder))
+    assert (sources.Tokens(server.url("a.bin"), length=500)[500] >= 0).all()
+    _core.remote_close()
+    end_fetchers(folder)
+
+
+def test_folder_on_nfs_is_refused(server: RemoteServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_FAIL", "statfs_nfs:EIO")
+    with pytest.raises(OSError, match=r"is on NFS.*remote-folder"):
+        sources.Tokens(server.url("a.bin"), length=500)
 
 
 def test_killed_fetchers_are_replaced(server: RemoteServer, tmp_path: pathlib.Path) -> None:
