@@ -10,13 +10,15 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <headrace/version.h>
+
 /*
  * Finds Python interpreters, and other programs.
  *
  * For commands that are written in Python: HEADRACE_PYTHON, else the one next to this program, which has the package.
- * For ranks: PYTHON_EXEC, else the one next to this program if it has torch, else python3 of PATH. Without torch, the
- * one next to this program comes last: headrace may be installed as a tool, apart from the packages that the script
- * needs.
+ * For ranks: PYTHON_EXEC, else that of the active environment, or else python3 of PATH, if it has headrace of this
+ * version, else the one next to this program if it has torch, else python3 of PATH. Without torch, the one next to this
+ * program comes last: headrace may be installed as a tool, apart from the packages that the script needs.
  */
 
 bool find_own_path(char *path, size_t size) {
@@ -55,31 +57,54 @@ const char *run_find_program(struct run *run, const char *name) {
 
 /* ---- the interpreter of the ranks ---- */
 
-/* Returns true if a folder pythonN.N in `lib` has torch. */
-static bool lib_has_torch(struct run *run, const char *lib) {
+/* Returns true if the packages of a folder pythonN.N in `lib` have a file. */
+static bool lib_has(struct run *run, const char *lib, const char *file) {
     static const char *const folders[] = {"site-packages", "dist-packages"};
     DIR *listing = opendir(lib);
     bool is_found = false;
     if (!listing) return false;
     for (const struct dirent *entry; !is_found && (entry = readdir(listing));)
         for (size_t i = 0; i < 2 && !strncmp(entry->d_name, "python3", 7); i++)
-            is_found |= !access(run_print(run, "%s/%s/%s/torch/__init__.py", lib, entry->d_name, folders[i]), R_OK);
+            is_found |= !access(run_print(run, "%s/%s/%s/%s", lib, entry->d_name, folders[i], file), R_OK);
     closedir(listing);
     return is_found;
 }
 
-static bool has_torch(struct run *run, const char *interpreter) {
+static bool has_package(struct run *run, const char *interpreter, const char *file) {
     int length = (int)(strrchr(interpreter, '/') - interpreter);
-    return lib_has_torch(run, run_print(run, "%.*s/../lib", length, interpreter)) ||
-           lib_has_torch(run, run_print(run, "%.*s/../lib64", length, interpreter));
+    return lib_has(run, run_print(run, "%.*s/../lib", length, interpreter), file) ||
+           lib_has(run, run_print(run, "%.*s/../lib64", length, interpreter), file);
+}
+
+static bool has_torch(struct run *run, const char *interpreter) {
+    return has_package(run, interpreter, "torch/__init__.py");
+}
+
+/* Another version of headrace in the ranks than in this program might not understand it. */
+static bool has_headrace(struct run *run, const char *interpreter) {
+    return has_package(run, interpreter, run_print(run, "headrace-%s.dist-info/METADATA", hr_version()));
+}
+
+static const char *active_environment(struct run *run) {
+    const char *environment = run_variable(run, "VIRTUAL_ENV");
+    if (!environment || !*environment) environment = run_variable(run, "CONDA_PREFIX");
+    return environment && *environment ? environment : NULL;
+}
+
+/* Returns the interpreter of the active environment or python3 of PATH, if it has this headrace; otherwise NULL. */
+static const char *find_active(struct run *run) {
+    const char *environment = active_environment(run);
+    const char *own = environment ? run_print(run, "%s/bin/python3", environment) : NULL;
+    if (own && access(own, X_OK) == 0 && has_headrace(run, own)) return own;
+    const char *of_path = run_find_program(run, "python3");
+    return of_path && has_headrace(run, of_path) ? of_path : NULL;
 }
 
 /* Says which interpreter was chosen if the user may expect that of the active environment. */
 static void say_choice(struct run *run, const char *interpreter, const char *why) {
     char own[PATH_MAX], active[PATH_MAX];
-    const char *environment = run_variable(run, "VIRTUAL_ENV"), *slash = strrchr(interpreter, '/');
-    if (!environment || !*environment) environment = run_variable(run, "CONDA_PREFIX");
-    if (!environment || !*environment || !slash) return;
+    const char *environment = active_environment(run), *slash = strrchr(interpreter, '/');
+    if (!environment || !slash) return;
     if (!realpath(run_print(run, "%.*s", (int)(slash - interpreter + 1), interpreter), own)) return;
     if (!realpath(run_print(run, "%s/bin", environment), active) || !strcmp(own, active)) return;
     run_say(run,
@@ -97,10 +122,11 @@ bool run_find_interpreter(struct run *run, const char **ret_path) {
                         strerror(errno));
     }
     const char *neighbour = find_neighbour(path, sizeof path) ? run_print(run, "%s", path) : NULL;
-    bool comes_first = neighbour && has_torch(run, neighbour);
-    const char *found = comes_first ? neighbour : run_find_program(run, "python3"), *why = "python3 of PATH";
+    const char *found = find_active(run), *why = "python3 of PATH";
+    if (!found && neighbour && has_torch(run, neighbour)) found = neighbour;
+    if (!found) found = run_find_program(run, "python3");
     if (!found) found = neighbour;
-    if (neighbour && found == neighbour) why = "which is in the directory of headrace";
+    if (neighbour && found && strcmp(found, neighbour) == 0) why = "which is in the directory of headrace";
     if (!found)
         return run_fail(run, "there is no Python interpreter: no python3 in PATH, and none in the directory of this "
                              "program; name one: PYTHON_EXEC=/path/to/python3, or add --no-python to start another "

@@ -144,7 +144,8 @@ int run_show_help(FILE *to) {
     show_group(to, "Accepted, and without effect:", MONITOR_INTERVAL, EVENT_LOG_HANDLER);
     fputc('\n', to);
     show_row(to, HELP);
-    fputs("\nPYTHON_EXEC names the interpreter of the ranks. Default: the one in the\n"
+    fputs("\nPYTHON_EXEC names the interpreter of the ranks. Default: that of the active\n"
+          "environment or python3 of PATH, if it has this headrace, else the one in the\n"
           "directory of this program if it has torch, else python3 of PATH.\n"
           "\n"
           "The exit code is that of the first rank that failed, or 128 + its signal;\n"

@@ -22,7 +22,8 @@ static const char help[] = "Usage: headrace top [PID...] [--once] [--json] [--pr
                            "of the training script.\n"
                            "\n"
                            "  PID               only loaders of these processes, and of those that they\n"
-                           "                    have started; root sees the processes of all users\n"
+                           "                    have started; root sees the processes of all users.\n"
+                           "                    Exit code 1 if they have none\n"
                            "  --once            print one picture, after two looks a second apart; so it\n"
                            "                    does, too, if its output is no terminal\n"
                            "  --json            print the numbers as JSON, with rates of one second\n"
@@ -124,8 +125,19 @@ static void look(struct top *top) {
     top_look_at_machine(top);
 }
 
+/* For a person who names processes. What reads numbers gets an empty list. */
+static bool is_for_person(const struct request *request) {
+    return !request->is_json && !request->is_prometheus && !request->output;
+}
+
+static int say_why_empty(const struct top *top) {
+    fprintf(stderr, "headrace: %s\n", top_why_empty(top));
+    return 1;
+}
+
 static int show_once(struct top *top, const struct request *request) {
     look(top);
+    if (top->pid_count && top_is_empty(top) && is_for_person(request)) return say_why_empty(top);
     if (!request->is_prometheus) {
         nanosleep(&(struct timespec){.tv_nsec = BETWEEN_LOOKS_NS}, NULL);
         look(top);
@@ -148,8 +160,10 @@ int top_command(int argc, char **argv) {
     bool is_once = request.is_once || request.is_json || request.is_prometheus || request.output;
     if (is_once || !isatty(STDOUT_FILENO) || !isatty(STDIN_FILENO))
         code = show_once(&top, &request);
-    else
-        code = top_watch(&top);
+    else {
+        look(&top);
+        code = top.pid_count && top_is_empty(&top) ? say_why_empty(&top) : top_watch(&top);
+    }
     top_free(&top);
     return code;
 }

@@ -187,6 +187,11 @@ struct top_view {
     int lines, columns;
     char *stacks; /* text that is shown instead of the picture, owned */
 };
+/* Returns true if there is nothing to show: no loader, and none that cannot be read. top_why_empty says why, in one
+ * line.
+ */
+bool top_is_empty(const struct top *top);
+const char *top_why_empty(const struct top *top);
 /* Writes the picture as one text. The caller frees it. `is_terminal`: with cursor movements and reverse rows. */
 char *top_draw(struct top *top, struct top_view *view, bool is_terminal, size_t *ret_bytes);
 void top_sort(struct top *top, const struct top_view *view);

@@ -204,12 +204,18 @@ static void draw_cached(struct picture *picture) {
     }
 }
 
-static const char *why_empty(const struct top *top) {
+bool top_is_empty(const struct top *top) {
+    return !top->count && !top->refused && !top->other_versions && !top->damaged;
+}
+
+const char *top_why_empty(const struct top *top) {
     if (!top->pid_count) return "no loader of headrace runs here";
     char line[1024];
+    bool is_single = top->pid_count == 1;
     for (int i = 0; i < top->pid_count; i++)
-        if (top_read_stat(top->pids[i], line, sizeof line)) return "these processes have no loader that runs";
-    return "there are no such processes (any more)";
+        if (top_read_stat(top->pids[i], line, sizeof line))
+            return is_single ? "this process has no loader that runs" : "these processes have no loader that runs";
+    return is_single ? "there is no such process (any more)" : "there are no such processes (any more)";
 }
 
 /* One line for each reason why something is not in the picture. */
@@ -227,7 +233,7 @@ static void draw_missing(struct picture *picture) {
         top_clean(top->problem, problem, sizeof problem);
         line(picture, false, "%u damaged: %s", top->damaged, problem);
     }
-    if (!top->count && !top->refused && !top->other_versions) line(picture, false, "%s", why_empty(top));
+    if (top_is_empty(top)) line(picture, false, "%s", top_why_empty(top));
 }
 
 static void draw_help(struct picture *picture) {

@@ -201,12 +201,8 @@ static void set_job(struct strings *variables, const struct hr__attempt *attempt
 }
 
 static void set_error_file(struct strings *variables, const struct hr__attempt *attempt, const struct hr__rank *rank) {
-    if (attempt->folder)
-        hr__text_addf(&variables->bytes, "TORCHELASTIC_ERROR_FILE=%s/%u/error.json", attempt->folder, rank->local);
-    else
-        hr__text_addf(&variables->bytes, "TORCHELASTIC_ERROR_FILE=/proc/%u/fd/%d", attempt->launch->front_pid,
-                      rank->error_fd);
-    end_string(variables);
+    char path[HR__PATH_BYTES];
+    if (hr__error_file(attempt, rank, path) == 0) set_text(variables, "TORCHELASTIC_ERROR_FILE", path);
 }
 
 static void set_hook(struct strings *variables, const struct hr__attempt *attempt, const struct hr__rank *rank) {

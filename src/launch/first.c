@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds the rank that failed first. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -21,13 +22,18 @@ static int64_t written_ns(int fd) {
     return is_written ? changed_ns : 0;
 }
 
+/* A real path, because a launcher within the rank may remove the file and put another one there, as torchrun does. */
+int hr__error_file(const struct hr__attempt *attempt, const struct hr__rank *rank, char *ret_path) {
+    if (attempt->folder) return hr__path(ret_path, "%s/%u/error.json", attempt->folder, rank->local);
+    if (!attempt->launch->errors) return -ENOENT;
+    return hr__path(ret_path, "%s/%u_%u.json", attempt->launch->errors, attempt->number, rank->local);
+}
+
 /* Returns when the error file was written, which a script with torch's @record does before it ends; 0: it was not. */
 static int64_t error_file_ns(const struct hr__attempt *attempt, const struct hr__rank *rank) {
-    char path[4096];
+    char path[HR__PATH_BYTES];
     int fd = -1;
-    if (!attempt->folder) return written_ns(rank->error_fd);
-    snprintf(path, sizeof path, "%s/%u/error.json", attempt->folder, rank->local);
-    if (hr__file_open(path, &fd) < 0) return 0;
+    if (hr__error_file(attempt, rank, path) < 0 || hr__file_open(path, &fd) < 0) return 0;
     int64_t at_ns = written_ns(fd);
     hr__close(&fd);
     return at_ns;

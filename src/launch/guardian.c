@@ -17,6 +17,7 @@ struct guardian {
     int signal_fd;
     int terminal_fd; /* the terminal of the front, whose modes it may have changed; -1: it has no terminal */
     bool is_killing;
+    bool is_alone;        /* the front has gone */
     uint32_t other_count; /* processes that were killed and are no ranks */
 };
 
@@ -78,6 +79,8 @@ static _Noreturn void kill_all(struct guardian *guardian) {
     guardian->is_killing = true;
     const struct hr__sweep sweep = {.reaped = when_reaped, .stuck = when_stuck, .context = guardian};
     hr__sweep(&sweep);
+    if (guardian->is_alone && guardian->attempt->launch->errors)
+        hr__folder_remove(guardian->attempt->launch->errors); /* the front would have done it */
     struct hr__event event = {.kind = HR__EVENT_SWEPT, .local = -1, .count = guardian->other_count};
     send_event(guardian, &event);
     hr__stop_at(HR__AT_GUARDIAN_SWEPT);
@@ -184,6 +187,7 @@ static _Noreturn void leave(struct guardian *guardian) {
 static _Noreturn void end_without_front(struct guardian *guardian) {
     if (guardian->terminal_fd >= 0)
         hr__terminal_restore(guardian->terminal_fd, &guardian->attempt->launch->terminal.before);
+    guardian->is_alone = true;
     kill_all(guardian);
 }
 

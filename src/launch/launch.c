@@ -111,6 +111,18 @@ static int open_logs(struct hr__launch *launch) {
     return r;
 }
 
+/* Makes a folder for torchrun's error files. Without it, ranks run all the same. */
+static void open_errors(struct hr__launch *launch) {
+    const char *parent = getenv("TMPDIR");
+    struct hr__text path = {0};
+    if (launch->folder || launch->job->kind != HR_LAUNCH_RANKS) return;
+    if (add_absolute(&path, parent && *parent ? parent : "/tmp") == 0) {
+        hr__text_adds(&path, "/headrace-errors-XXXXXX");
+        if (!path.is_short && hr__folder_make_unique(path.bytes) == 0) launch->errors = hr_take(path.bytes);
+    }
+    hr__text_free(&path);
+}
+
 static int open_report(const char *path, int *ret_fd) {
     if (!path) return 0;
     int r = hr__log_create(path, ret_fd);
@@ -196,6 +208,7 @@ static int open_launch(struct hr__launch *launch) {
     note_inherited(launch);
     choose_streams(launch);
     open_hook(launch);
+    open_errors(launch);
     if (!launch->is_piped) return 0;
     r = hr__writer_open(&launch->writer);
     return r < 0 ? hr__fail(r, "launch: cannot start a thread: %s", hr_error_text(r)) : 0;
@@ -210,6 +223,8 @@ static void close_launch(struct hr__launch *launch) {
     free(launch->others.pids);
     hr__restore_open_files(launch->open_files);
     free(launch->folder);
+    if (launch->errors) hr__folder_remove(launch->errors);
+    free(launch->errors);
 }
 
 /* ---- attempts ---- */

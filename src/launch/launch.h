@@ -49,7 +49,6 @@ struct hr__rank {
 
     int page_fd;
     struct hr__page *page;  /* mapped */
-    int error_fd;           /* torchrun's error file */
     uint64_t stacks_bytes;  /* bytes of the page's stacks that were read */
     struct hr__text stacks; /* text of the newest dump */
 
@@ -151,6 +150,7 @@ struct hr__launch {
     bool has_launcher;         /* another launcher has started this process as a rank, and ends with it */
     struct hr__others others;  /* children that this process had before */
     char *folder;              /* folder of the logs of this run, or NULL */
+    char *errors;              /* without logs: folder of torchrun's error files, removed at the end; NULL: none */
     struct hr__writer *writer; /* NULL: the ranks write to the streams themselves */
     struct hr__screen screen;
     struct hr__terminal terminal;
@@ -255,6 +255,9 @@ struct hr__failure {
     bool is_symptom; /* it lost a connection, or was ended because another rank had failed */
     int64_t at_ns;
 };
+/* Writes the path of torchrun's error file to ret_path, which has HR__PATH_BYTES bytes. -ENOENT: it has no such file.
+ */
+int hr__error_file(const struct hr__attempt *attempt, const struct hr__rank *rank, char *ret_path);
 bool hr__rank_was_ended(const struct hr__rank *rank); /* true if a signal of this launch ended it */
 struct hr__failure hr__failure_of(const struct hr__attempt *attempt, const struct hr__rank *rank);
 /* Returns the index of the failure that was the first: the earliest one that is not a symptom, else the earliest one.

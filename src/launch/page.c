@@ -10,7 +10,6 @@ int hr__page_open(struct hr__rank *rank, bool keeps_store) {
     void *page = NULL;
     int r = hr__memory_create("headrace-rank", HR__PAGE_STACKS_AT, HR__PAGE_TEXT_AT, &rank->page_fd, &kind);
     if (r == 0) r = hr__map(rank->page_fd, HR__PAGE_TEXT_AT, &page);
-    if (r == 0) r = hr__memory_create("headrace-error", 0, 0, &rank->error_fd, &kind);
     if (r < 0) return hr__fail(r, "launch: cannot create shared memory for a rank: %s", hr_error_text(r));
     hr__keep_at_least(rank->page_fd); /* a rank that cuts it would make the front touch pages that do not exist */
     rank->page = page;
@@ -23,7 +22,6 @@ void hr__page_close(struct hr__rank *rank) {
     if (rank->page) hr__unmap(rank->page, HR__PAGE_TEXT_AT);
     rank->page = NULL;
     hr__close(&rank->page_fd);
-    hr__close(&rank->error_fd);
     hr__text_free(&rank->stacks);
 }
 

@@ -121,7 +121,6 @@ static void init_rank(const struct hr__attempt *attempt, uint32_t local) {
     *rank = (struct hr__rank){.local = local,
                               .global = attempt->job->node_rank * attempt->job->local_size + local,
                               .page_fd = -1,
-                              .error_fd = -1,
                               .streams = {{.fd = -1, .log_fd = -1}, {.fd = -1, .log_fd = -1}},
                               .child_fds = {-1, -1, -1}};
     name_rank(attempt->job, rank);
@@ -154,7 +153,6 @@ int hr__ranks_open(struct hr__attempt *attempt) {
 
 void hr__rank_give(struct hr__rank *rank) {
     for (int i = 0; i < 3; i++) hr__close(&rank->child_fds[i]);
-    hr__close(&rank->error_fd); /* the path of the file leads through the front */
 }
 
 void hr__ranks_give(struct hr__attempt *attempt) {

@@ -73,6 +73,25 @@ static void explain_signal(const struct hr__attempt *attempt, const struct hr__r
 
 /* ---- the first failure ---- */
 
+static bool is_inside(const char *path, const char *folder) {
+    size_t length = strlen(folder);
+    while (length > 1 && folder[length - 1] == '/') length--;
+    return strncmp(path, folder, length) == 0 && path[length] == '/';
+}
+
+/* A module may be missing because the ranks run in another environment than the active one. */
+static void write_interpreter(const struct hr__attempt *attempt, const char *reason, struct hr__text *to) {
+    const char *program = attempt->launch->program, *active = getenv("VIRTUAL_ENV");
+    if (!attempt->job->is_python || strncmp(reason, "ModuleNotFoundError", 19) != 0) return;
+    hr__text_addf(to, "  it ran under %s", program);
+    if (active && *active && !is_inside(program, active))
+        hr__text_addf(to,
+                      ", and not in the active environment (VIRTUAL_ENV=%s): install headrace there, or choose it by "
+                      "PYTHON_EXEC=%s/bin/python3",
+                      active, active);
+    hr__text_adds(to, "\n");
+}
+
 static void write_first(const struct hr__attempt *attempt, const struct hr__rank *rank, struct hr__text *to) {
     struct hr__text text = {0}, line = {0};
     hr__page_text(rank, &text);
@@ -90,6 +109,7 @@ static void write_first(const struct hr__attempt *attempt, const struct hr__rank
         hr__text_addf(to, " (pid %d, %.1f s after the start)", rank->pid,
                       hr__seconds(failure.at_ns - attempt->begun_ns));
     hr__text_adds(to, "\n");
+    write_interpreter(attempt, hr__text_string(&line), to);
     if (text.length && attempt->launch->is_piped)
         add_indented(to, hr__text_string(&text));
     else if (rank->tail.text.length) {

@@ -182,7 +182,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("with_run", [False, True])
 def test_relative_folders_stay_when_the_script_changes_its_own(tmp_path: Path, with_run: bool) -> None:
-    """Scripts of hydra do so, and those with a folder for each fold. headrace run imports headrace later, too."""
+    """Scripts of hydra do so. Under headrace run, headrace is imported later, too."""
     code = """
 import os, time
 if LATE:

@@ -214,9 +214,23 @@ def test_bad_words_are_refused(words: list[str]) -> None:
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_picture_says_why_there_is_no_loader() -> None:
-    assert run("top", "--once", "999999999").stdout.endswith("there are no such processes (any more)\n")
-    assert run("top", "--once", str(os.getpid())).stdout.endswith("these processes have no loader that runs\n")
+@pytest.mark.parametrize("words", [["--once"], []])
+def test_process_without_a_loader_is_one_line_and_exit_code_1(words: list[str]) -> None:
+    gone, own = "999999999", str(os.getpid())
+    for pids, line in (
+        ([gone], "there is no such process (any more)"),
+        ([own], "this process has no loader that runs"),
+        ([gone, own], "these processes have no loader that runs"),
+    ):
+        result = run("top", *words, *pids)
+        assert (result.returncode, result.stdout, result.stderr) == (1, "", f"headrace: {line}\n")
+    assert json.loads(run("top", "--json", gone).stdout)["loaders"] == []
+
+
+def test_process_without_a_loader_is_one_line_in_a_terminal() -> None:
+    terminal = Terminal(24, 80, "999999999")
+    assert terminal.end() == 1
+    assert terminal.text.strip() == "headrace: there is no such process (any more)"
 
 
 def test_python_m_knows_top() -> None:
@@ -351,7 +365,7 @@ def test_rubbish_is_no_loader(content: bytes) -> None:
     with memory(content):
         found = look()
         assert found["loaders"] == []
-        assert run("top", "--once", str(os.getpid())).returncode == 0
+        assert run("top", "--once", str(os.getpid())).returncode in (0, 1)  # 1: it is no loader at all
 
 
 def test_memory_cut_while_read_is_no_crash() -> None:

@@ -44,6 +44,11 @@ def names(code: CodeType) -> list[str]:
     return list({name: None for one in codes(code) for name in one.co_names})
 
 
+def constants(code: CodeType) -> list[Any]:
+    """Returns the constants of code and of the code within it."""
+    return [constant for one in codes(code) for constant in one.co_consts if type(constant) is not CodeType]
+
+
 def globals_named(function: FunctionType) -> list[tuple[str, Any]]:
     """Returns the global variables of these names."""
     space = function.__globals__

@@ -81,7 +81,7 @@ def is_users(file: str | None) -> bool:
 def is_followed(value: Any) -> bool:
     """Returns True for functions, classes and modules of the user, and for what a library has made of them."""
     if isinstance(value, types.ModuleType):
-        return is_users(getattr(value, "__file__", None))
+        return is_users_module(value)
     return getattr(value, "__name__", "") == "<lambda>" or leads_to_users(value, set())
 
 
@@ -109,7 +109,12 @@ def leads_to_users(value: Any, met: set[int], depth: int = 8) -> bool:
     return depth > 0 and any(leads_to_users(part, met, depth - 1) for part in parts)
 
 
-# ---- modules by name ----
+# ---- modules ----
+
+
+def is_users_module(module: types.ModuleType) -> bool:
+    """Returns True for a module of the user, also for a package that is a folder without __init__.py."""
+    return is_users(lookup.attribute(module, "__file__") or next(iter(lookup.attribute(module, "__path__", ())), None))
 
 
 def file_of_module(name: str) -> str | None:
@@ -117,11 +122,11 @@ def file_of_module(name: str) -> str | None:
     is no such module, or it has none."""
     module = sys.modules.get(name)
     try:
-        found = getattr(module, "__spec__", None) or importlib.util.find_spec(name)
+        found = lookup.attribute(module, "__spec__") or importlib.util.find_spec(name)
     except (ImportError, ValueError, AttributeError):
         found = None
-    file = getattr(module, "__file__", None) or getattr(found, "origin", None)
-    places = getattr(found, "submodule_search_locations", None)
+    file = lookup.attribute(module, "__file__") or lookup.attribute(found, "origin")
+    places = lookup.attribute(found, "submodule_search_locations")
     return file if file else next(iter(places), None) if places else None
 
 

@@ -51,9 +51,9 @@ class _Reading:
             )
 
 
-def seen_in(value: Any, has_version: bool = False) -> tuple[dict[str, str], list[str]]:
+def seen_in(value: Any, has_version: bool = False) -> tuple[dict[str, str], list[str], tuple[str, ...]]:
     """Returns the parts of a dataset: its class, its items if it is a list or a dict, and each of its attributes, of
-    any size. And the names of attributes that cannot be compared."""
+    any size; the names of attributes that cannot be compared; and the modules of the user that have the code."""
     name = type(value).__qualname__
     digest = Digest(False, _Reading(name))
     if users_code.is_users(users_code.file_of(type(value))):
@@ -72,7 +72,7 @@ def seen_in(value: Any, has_version: bool = False) -> tuple[dict[str, str], list
     digest.close()
     if not has_version:
         unfollowed.say(list(digest.unfollowed))
-    return digest.seen, digest.unknown
+    return digest.seen, digest.unknown, tuple(digest.modules)
 
 
 # ---- values that a builder changes ----

@@ -7,31 +7,16 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-import io
-import pickle
 import re
 from collections.abc import Callable
 from typing import Any, TypeVar
+
+from headrace._cache import fingerprint
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _READABLE = re.compile(r"[A-Za-z0-9_=,.' +-]{0,80}")
 _PLAIN = (type(None), bool, int, float, str)
-
-
-class _Pickler(pickle.Pickler):
-    """Writes sets in the order of their parts, because that of their hashes is another one in each process."""
-
-    def persistent_id(self, value: Any) -> Any:
-        if type(value) in (set, frozenset):
-            return type(value).__name__, sorted(map(_pickled, value))
-        return None
-
-
-def _pickled(value: Any) -> bytes:
-    file = io.BytesIO()
-    _Pickler(file, 4).dump(value)
-    return file.getvalue()
 
 
 def name_of_call(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -46,7 +31,7 @@ def name_of_call(name: str, function: Callable[..., Any], args: tuple[Any, ...],
     if all(isinstance(value, _PLAIN) for _, value in items) and _READABLE.fullmatch(text):
         return f"{name}({text})"
     try:
-        data = _pickled(items)
+        data = fingerprint.pickled(items)
     except Exception as error:
         raise TypeError(
             f"headrace.cache.function: the arguments of {name} are part of its name in the cache, but they cannot be "

@@ -5,6 +5,9 @@ It contains what runs, and not what is written in files: the code objects of the
 functions and classes that it names, imports or has as parts of values, behind decorators too; of each its constants,
 defaults, closure values and attributes, up to 64 MiB; the versions of the packages; and the working directory, if one
 of these values is a path that begins there. It does not contain files or the environment.
+
+It has no limits but a number of bytes, because what it left out could be a stale result. fingerprint.py goes through
+the values.
 """
 
 from __future__ import annotations
@@ -87,6 +90,7 @@ class Digest:
         self._met: dict[int, Any] = {}  # the functions, classes and modules that are parts of the value which is added
         self._alive: list[Any] = []  # so that no id is used twice
         self._packages: set[str] = set()
+        self.modules: dict[str, None] = {}  # of the user, whose code was added
         self.path = ""  # one that begins at the working directory
         self.seen: dict[str, str] = {}
         self.values: dict[Key, Held] = {}
@@ -190,6 +194,7 @@ class Digest:
             return
         if users_code.is_users(function.__code__.co_filename):
             self._note(name, code.described(function.__code__))
+            self.modules[str(function.__module__)] = None
             self._add_names(function.__code__, function.__globals__, name)
         else:
             self._note(name, f"{function.__module__}.{function.__qualname__}".encode())
@@ -228,7 +233,7 @@ class Digest:
                     self._add_variable(variables, variable, variable, used, variable in used.escaping)
             for one in code.imports(inner):
                 self._add_import(one, variables, used, name)
-            self._look_for_path(inner.co_consts, True)
+        self._look_for_path(code.constants(function), True)
         for reached in unfollowed.reached_by(function, variables):
             if reached == unfollowed.GLOBALS:  # any of them
                 self._add_variables(variables, str(variables.get("__name__")))
@@ -247,8 +252,9 @@ class Digest:
 
     def _add_attributes(self, module: Any, name: str, used: _Used, variable: str, within: tuple[Any, ...] = ()) -> None:
         """Adds module.function, for a module of the user, or for one within it. variable: that has the module."""
-        if not users_code.is_users(getattr(module, "__file__", None)):
+        if not users_code.is_users_module(module):
             self._add_package(module.__name__)
+            self._add_replaced(module, name, used, variable)
             return
         if "__getattr__" in vars(module) and any(
             attribute not in vars(module) for one, attribute in used.attributes if one == variable
@@ -259,6 +265,13 @@ class Digest:
             if isinstance(value, types.ModuleType) and not any(value is one for one in (module, *within)):
                 self._add_attributes(value, f"{name}.{attribute}", used, "", (module, *within))
             elif attribute in vars(module) and not isinstance(value, types.ModuleType):
+                self._add_variable(vars(module), attribute, f"{name}.{attribute}", used, True)
+
+    def _add_replaced(self, module: Any, name: str, used: _Used, variable: str) -> None:
+        """Adds functions and classes of the user that a program has put into a module of a library."""
+        for attribute in sorted(attribute for one, attribute in used.attributes if one == variable):
+            value = vars(module).get(attribute)
+            if isinstance(value, (types.FunctionType, type)) and users_code.is_followed(value):
                 self._add_variable(vars(module), attribute, f"{name}.{attribute}", used, True)
 
     def _add_import(self, one: code.Import, variables: dict[str, Any], used: _Used, place: str) -> None:
@@ -309,7 +322,7 @@ class Digest:
         """Adds a module that is a value: anything in it may be used, if it is the user's."""
         self._remember(module, name)
         self._note(name, f"module {module.__name__}".encode())
-        if users_code.is_users(getattr(module, "__file__", None)):
+        if users_code.is_users_module(module):
             self._add_variables(vars(module), module.__name__)
         else:
             self._add_package(module.__name__)
@@ -323,6 +336,7 @@ class Digest:
     def _add_class(self, cls: type, name: str) -> None:
         self._remember(cls, name)
         self._note(name, code.described_class(cls, users_code.is_users))
+        self.modules[str(cls.__module__)] = None
         self._add_package(cls.__module__)
         for base in (*cls.__mro__[1:], type(cls)):
             if id(base) in self._known:

@@ -16,7 +16,7 @@ _MOST_ENTRIES = 64  # of a container
 _MOST_PLACES = 5000
 _DEEPEST = 6
 _LONGEST = 4096
-_LEAVES = (bool, int, float, complex, bytes, bytearray, type(None), type, types.FunctionType, types.ModuleType)
+_LEAVES = (bool, int, float, complex, bytearray, type(None), type, types.FunctionType, types.ModuleType)
 _NAMES_ONLY = frozenset(("", ".", ".."))
 
 
@@ -50,8 +50,8 @@ def first_in(value: Any, in_code: bool = False) -> str:
         if count == len(places):
             break
         one, depth = places[count]
-        if is_a(one, (str, pathlib.PurePath)):
-            text = str(one)
+        if is_a(one, (str, bytes, pathlib.PurePath)):
+            text = os.fsdecode(one) if is_a(one, bytes) else str(one)
             is_point = text in (".", "..") and not in_code and (one is value or one is not text)
             if is_point or (_begins_here(text) and (not in_code or _looks_like_one(text))):
                 return text

@@ -22,7 +22,7 @@ from headrace import _core, _options
 from headrace._base import exception_text, lookup, pickling
 from headrace._base.units import in_units
 from headrace._base.warn import warn_user
-from headrace._cache import attached, building, opening, stamps, tables
+from headrace._cache import attached, building, edited, opening, stamps, tables
 from headrace._cache.opening import Root
 from headrace._cache.tables import Handle
 from headrace._samples import checks, deferred
@@ -60,6 +60,7 @@ def _of_process() -> dict[str, Any]:
         "_has_begun": False,
         "_knows_numpy": False,
         "_knows_torch": False,
+        "_users_modules": (),
     }
 
 
@@ -77,6 +78,7 @@ class CachedSamples(PreparedDataset):
     _has_begun: bool
     _knows_numpy: bool
     _knows_torch: bool
+    _users_modules: tuple[str, ...]  # of the user, with the code that makes the samples
 
     def __init__(self, dataset: Any, transform: Callable[[Any], Any] | None) -> None:
         own = {
@@ -90,7 +92,11 @@ class CachedSamples(PreparedDataset):
 
     def __getstate__(self) -> dict[str, Any]:
         fresh = _of_process()
-        return {name: value for name, value in vars(self).items() if name not in fresh}
+        state = {name: value for name, value in vars(self).items() if name not in fresh}
+        if self._handle is not None and (file := edited.edited_file(self._users_modules)) is not None:
+            state["_handle"] = None
+            _say_edited(file)
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, **_of_process())
@@ -446,12 +452,21 @@ def cache_samples(
     if cache is None:
         return samples
     cache.sweep()
-    label, stamp = tables.name_of(dataset, name, text, sources)
+    label, stamp, samples._users_modules = tables.name_of(dataset, name, text, sources)
     cached = tables.obtain(cache, label, text, stamp, kept, len(dataset), size)
     tables.keep(dataset, cached)
     samples._handle = tables.handle_of(cache, cached, text, root)
     _tell(samples, cache, cached)
     return samples
+
+
+def _say_edited(file: str) -> None:
+    if file not in _told:
+        _told.add(file)
+        building.say(
+            f"cache: {file} was edited after this process imported it; processes that import it again have other code, "
+            "so they make their samples without the cache"
+        )
 
 
 def _cache_or_none(root: Root) -> _core.Cache | None:

@@ -27,12 +27,14 @@ _numbers = itertools.count()
 # ---- names ----
 
 
-def name_of(dataset: Any, name: str | None, version: str, sources: stamps.Sources) -> tuple[str, str]:
-    """Returns the name and the stamp of a table: what the samples are made from, as text."""
-    seen, unknown = digest.seen_in(dataset, version != "0")
+def name_of(dataset: Any, name: str | None, version: str, sources: stamps.Sources) -> tuple[str, str, tuple[str, ...]]:
+    """Returns the name and the stamp of a table: what the samples are made from, as text; and the modules of the user
+    that have the code."""
+    seen, unknown, modules = digest.seen_in(dataset, version != "0")
     looked = stamps.look_at_sources(sources)
     stamp = json.dumps({"sources": looked, "function": seen, "samples": len(dataset)}, sort_keys=True)
-    return opening.check_name(name) if name is not None else _default_name(dataset, stamp, unknown), stamp
+    label = opening.check_name(name) if name is not None else _default_name(dataset, stamp, unknown)
+    return label, stamp, modules
 
 
 def _word_of(dataset: Any) -> str:

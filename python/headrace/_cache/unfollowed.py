@@ -4,25 +4,15 @@
 from __future__ import annotations
 
 import builtins
-import importlib
-import runpy
 import types
 from collections.abc import Iterable
 from typing import Any
 
-from headrace._base import code
+from headrace._base import code, lookup
 from headrace._cache import building
 
 GLOBALS = "globals"  # reaches any global variable of its module
-_REACHING: tuple[Any, ...] = (
-    eval,
-    exec,
-    compile,
-    __import__,
-    importlib.import_module,
-    runpy.run_path,
-    runpy.run_module,
-)
+_REACHING: tuple[Any, ...] = (eval, exec, compile, __import__)
 _MODULES = {"importlib": ("import_module", "reload"), "runpy": ("run_path", "run_module"), "sys": ("modules",)}
 _told: set[str] = set()
 
@@ -37,7 +27,8 @@ def reached_by(function: types.CodeType, variables: dict[str, Any]) -> list[str]
         value = variables.get(name, vars(builtins).get(name))
         if any(value is one for one in (globals, eval, exec)):
             found.append(GLOBALS)
-        if any(value is one for one in _REACHING):
+        is_named = lookup.attribute(value, "__name__") in _MODULES.get(str(lookup.attribute(value, "__module__")), ())
+        if is_named or any(value is one for one in _REACHING):
             found.append(f"{name}()")
         module = _MODULES.get(value.__name__, ()) if isinstance(value, types.ModuleType) else ()
         found += [f"{name}.{one}" for one in module if (name, one) in read]

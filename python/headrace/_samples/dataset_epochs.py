@@ -2,7 +2,8 @@
 """Finds the epochs to which set_epoch has set a dataset and its parts, and sets those of the copy in a worker.
 
 Workers that persist have copies of the dataset. Its set_epoch in the trainer does not reach them, so the trainer looks
-at the start of each epoch what it has changed. The engine and the batch makers of workers call this module.
+at the start of each epoch what it has changed. The engine and the batch makers of workers call this module. It goes a
+few levels deep, and by paths that lead to the same part of a worker's copy.
 """
 
 from __future__ import annotations

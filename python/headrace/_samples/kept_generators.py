@@ -189,7 +189,7 @@ def _named_in(names: tuple[str, ...], variables: dict[str, Any]) -> list[Any]:
     """Returns the global variables of these names, and those of the user's modules among them."""
     named = [variables[name] for name in names if name in variables]
     for module in named[:]:
-        if isinstance(module, types.ModuleType) and users_code.is_users(getattr(module, "__file__", None)):
+        if isinstance(module, types.ModuleType) and users_code.is_users_module(module):
             named += [vars(module)[name] for name in names if name in vars(module)]
     return named
 

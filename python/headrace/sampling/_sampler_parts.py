@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds what the order of a user's sampler may depend on: its random number generators, wherever it has them, and the
-numbers and words in its attributes. It needs no torch, no extension, and runs no code of the sampler."""
+numbers and words in its attributes. It needs no torch, no extension, and runs no code of the sampler.
+
+It goes a few levels deep and past what holds data, because it runs at the start of each epoch. Its paths are written
+into states; those of _samples/own_generators.py decide random numbers, so neither search can do the work of the other.
+"""
 
 from __future__ import annotations
 

@@ -57,8 +57,8 @@ class Segment:
     digest: int = 0
 
     def divides_as(self, other: Segment) -> bool:
-        """Returns True if both divide an order in the same way."""
-        mine, theirs = ({**vars(one), "steps": 0, "digest": 0} for one in (self, other))
+        """Returns True if both divide an order in the same way. One may have been loaded: it has lists for tuples."""
+        mine, theirs = (_ENCODER.encode({**vars(one), "steps": 0, "digest": 0}) for one in (self, other))
         return mine == theirs
 
     def at_start(self) -> Segment:

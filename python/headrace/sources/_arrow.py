@@ -272,8 +272,8 @@ def _is_plain(dataset: Any) -> bool:
     """Returns True if a Dataset gives its samples by the methods of datasets, which are neither overridden nor
     replaced."""
     base: Any = sys.modules["datasets"].Dataset
-    module = sys.modules[base.__module__]
-    package = sys.modules[base.__module__.partition(".")[0]]
+    module = sys.modules.get(base.__module__)
+    package = sys.modules["datasets"]
     used = [getattr(base, name) for name in _READERS if hasattr(base, name)]
     used += [getattr(module, name) for name in _HELPERS if hasattr(module, name)]
     is_of_class = all(getattr(type(dataset), name, None) is getattr(base, name, None) for name in _READERS)
@@ -284,7 +284,8 @@ def _is_plain(dataset: Any) -> bool:
 def _is_written_in(package: Any, function: Any) -> bool:
     """Returns True for a function or property whose code is a file of a package."""
     code = getattr(getattr(function, "fget", function), "__code__", None)
-    return code is not None and code.co_filename.startswith(os.path.dirname(package.__file__) + os.sep)
+    path: str | None = getattr(package, "__file__", None)
+    return code is not None and path is not None and code.co_filename.startswith(os.path.dirname(path) + os.sep)
 
 
 def _has_own_formatter(dataset: Any, kind: Any) -> bool:

@@ -118,6 +118,20 @@ def test_number_of_ranks_changes_nothing(tmp_path: Path, nproc: int) -> None:
     result.assert_says(f"^headrace: rank {last} (failed first: it )?ended with exit code 7")
 
 
+def test_inner_launcher_may_replace_its_error_file(tmp_path: Path) -> None:
+    """Torchrun in a rank does so: it removes the file, and puts that of its own rank there."""
+    code = START + (
+        "path = os.environ['TORCHELASTIC_ERROR_FILE']\nopen(path, 'w').write('{}')\nos.remove(path)\n"
+        "with open(path + '.new', 'w') as file: file.write('{}')\nos.replace(path + '.new', path)\n"
+        "raise ValueError('the sample is damaged')\n"
+    )
+    for options in ((), ("--max-restarts", "1")):
+        result = run(tmp_path, code, *options, *GRACE)
+        assert result.code == 1
+        result.assert_says(r"rank \d failed first: .*ValueError: the sample is damaged")
+        assert list((tmp_path / "tmp").iterdir()) == []
+
+
 def test_outer_launcher_gets_the_reason(tmp_path: Path) -> None:
     file = tmp_path / "error.json"
     result = run(tmp_path, failing("exception"), *GRACE, env={"TORCHELASTIC_ERROR_FILE": str(file)})

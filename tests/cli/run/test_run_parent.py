@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
+import headrace
 import pytest
 from jobs import HEADRACE, Job, name_of, run
 from processes import until
@@ -42,6 +46,34 @@ def test_job_outlives_its_parent_by_default(tmp_path: Path) -> None:
         assert until(lambda: (tmp_path / "report.json").exists() and (tmp_path / "report.json").read_text(), 100)
         job.finish()
     assert json.loads((tmp_path / "report.json").read_text())["attempts"][0]["reason"] == "success"
+
+
+def test_active_environment_with_this_headrace_runs_the_ranks(tmp_path: Path) -> None:
+    """Without headrace, or with another version, its packages are missing, and the summary says who ran."""
+    other = tmp_path / "other"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(other)], check=True)
+    packages = other / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+    (packages / "only_here.py").touch()
+    program = f"{other}/bin:{os.environ['PATH']}"
+    code = "import only_here, sys\nprint(sys.prefix)\n"
+    versions = {headrace.__version__: True, "0.0.9": False, "": False}
+    for env in ({"VIRTUAL_ENV": str(other)}, {"CONDA_PREFIX": str(other)}, {"PATH": program}):
+        for version, is_taken in versions.items():
+            for old in packages.glob("headrace-*"):
+                shutil.rmtree(old)
+            if version:
+                (packages / f"headrace-{version}.dist-info").mkdir()
+                (packages / f"headrace-{version}.dist-info/METADATA").touch()
+            result = run(tmp_path, code, nproc=1, env={"PYTHON_EXEC": "", **env})
+            if is_taken:
+                assert (result.code, result.stdout) == (0, f"{other}\n"), result.stderr
+                continue
+            assert result.code == 1
+            result.assert_says(
+                "after ModuleNotFoundError: No module named 'only_here'", r"it ran under \S+/bin/python3"
+            )
+            says_active = f"VIRTUAL_ENV={other}): install headrace there" in result.stderr
+            assert says_active == ("VIRTUAL_ENV" in env)
 
 
 def test_note_says_which_interpreter_was_chosen(tmp_path: Path) -> None:

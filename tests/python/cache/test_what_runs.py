@@ -36,7 +36,8 @@ def write(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[W
 
     def forget() -> None:
         for name, one in list(sys.modules.items()):
-            if str(getattr(one, "__file__", "")).startswith(str(tmp_path)):
+            places = [vars(one).get("__file__"), *(vars(one).get("__path__") or ())]
+            if any(str(place).startswith(str(tmp_path)) for place in places):
                 del sys.modules[name]
         for cached in (users_code.version_of, users_code._is_installed, users_code._local_packages):
             cached.cache_clear()
@@ -185,6 +186,27 @@ CODE: dict[str, dict[str, str]] = {
         "p/__init__": "from . import steps",
         "p/steps": SCALE,
     },
+    "package without a file": {
+        "main": "import folder.steps\ndef use(x): return folder.steps.scale(x)",
+        "folder/steps": SCALE,
+    },
+    "such a package as an argument": {
+        "main": "import folder.steps\ndef f(m, x): return m.steps.scale(x)\ndef use(x): return f(folder, x)",
+        "folder/steps": SCALE,
+    },
+    "function put into a library": {
+        "library": "",
+        "main": f"import library\n{SCALE}\nlibrary.scale = scale\ndef use(x): return library.scale(x)",
+    },
+    "method of an instance": {
+        "main": f"class A: pass\na = A()\n{SCALE.replace('(x)', '(s, x)')}\na.m = types.MethodType(scale, a)\n"
+        "def use(x): return a.m(x)",
+    },
+    "method of another name": {
+        "main": "class A: pass\ndef f(s, x): return x * NUMBER\nA.m = f\nL = [A().m]\ndef use(x): return L[0](x)"
+    },
+    "static method in a dict": {"main": "D = {'f': staticmethod(lambda x: x * NUMBER)}\ndef use(x): return D['f'](x)"},
+    "code object": {"main": "C = compile('x * NUMBER', 'text', 'eval')\ndef use(x): return eval(C)"},
     "globals()": {"main": f"{SCALE}\ndef use(x): return globals()['sca' + 'le'](x)"},
     "attribute of a function": {"main": "def use(x): return x * use.n\nuse.n = NUMBER"},
     "metaclass": {"main": "class M(type):\n def __call__(cls, x): return x * NUMBER\nclass use(metaclass=M): pass"},
@@ -349,7 +371,7 @@ def test_digests_do_not_depend_on_order_of_hashes(tmp_path: pathlib.Path) -> Non
     code = (
         "import stable; from headrace._cache import digest, function\n"
         "name = lambda one: function.name_of_call('n', stable.called, (one,), {})\n"
-        "seen, unknown = digest.seen_in(stable.thing)\n"
+        "seen, unknown, _ = digest.seen_in(stable.thing)\n"
         "print(sorted(digest.seen_by(stable.build, False).seen.items()), sorted(seen.items()),"
         " name([{'a', 'b', 'c'}]), name(frozenset('xyz')), unknown)"
     )
@@ -451,6 +473,10 @@ UNSEEN: dict[str, tuple[dict[str, str], str]] = {
         {"main": "def use(x):\n from importlib import import_module\n return import_module('o' + 's')"},
         "what importlib.import_module in use leads to",
     ),
+    "import_module as a variable": (
+        {"main": "from importlib import import_module as load\ndef use(x): return load('o' + 's')"},
+        r"what load\(\) in use leads to",
+    ),
     "sys.modules": (
         {"main": "import sys\ndef use(x): return sys.modules['o' + 's']"},
         "what sys.modules in use leads to",
@@ -481,6 +507,27 @@ def test_code_that_is_not_seen_is_said_once(name: str, write: Write, monkeypatch
         digest.seen_by(use, False)
     (line,) = said
     assert re.search(f"a change of {expected} is not seen; give version=", line)
+
+
+def test_workers_that_import_an_edited_file_keep_nothing(scripts: Scripts, tmp_path: pathlib.Path) -> None:
+    """They would keep samples of the new code under the name of the old one."""
+    file = tmp_path / "edited.py"
+    text = "class Data:\n def __len__(s): return 3\n def __getitem__(s, i): return i * {}\n"
+    job = f"""
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, {str(tmp_path)!r})
+    import multiprocessing, pickle, edited
+    samples = headrace.cache_samples(edited.Data(), "1M", keep="boot")
+    equal = pickle.dumps(samples)
+    pathlib.Path({str(file)!r}).write_text({text.format(7)!r})
+    pool = multiprocessing.get_context("spawn").Pool(1)
+    print(samples.name == pickle.loads(equal).name, pool.apply(samples.__getitem__, (1,)), samples.report()["ready"])
+    print(samples[1], samples.report()["ready"])
+    pool.terminate()
+    """
+    file.write_text(text.format(2))
+    out, err = scripts.end(scripts.start(job))
+    assert out.split() == ["True", "7", "0", "2", "3"] and err.count(f"{file} was edited after") == 1
 
 
 def test_common_words_are_not_said(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -516,6 +563,7 @@ PATHS: dict[str, Callable[[], Any]] = {
     "text": lambda: Files(root="data"),
     "path": lambda: Files(root=pathlib.Path("data")),
     "point": lambda: Files(root="."),
+    "bytes": lambda: Files(root=b"data"),
     "path of a point": lambda: Files(inner=[pathlib.Path()]),
     "up": lambda: Files(root="../data"),
     "pattern": lambda: Files(root="data/*.txt"),

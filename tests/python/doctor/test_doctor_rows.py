@@ -209,7 +209,8 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Any:
         def __getitem__(self, index: int) -> Any:
             return {name: given[name][index] for name in self.column_names}
 
-    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(Dataset=Dataset))  # type: ignore[arg-type]
+    package = types.SimpleNamespace(Dataset=Dataset, __file__=__file__)
+    monkeypatch.setitem(sys.modules, "datasets", package)  # type: ignore[arg-type]
     return Dataset
 
 

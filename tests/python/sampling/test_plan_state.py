@@ -333,3 +333,15 @@ def test_state_of_another_sampler_is_refused() -> None:
     next(iter(loader))
     with pytest.raises(StateError, match=r"taken with Order.stream., and this loader has Plan"):
         loader_of(Plan(lognormal(500), max_batch=8), loader.state_dict())
+
+
+@pytest.mark.parametrize("way", [{"max_padded": 16384}, {"buckets": [(200, 32), (None, 4)]}])
+def test_state_that_was_loaded_twice_has_one_segment(way: dict[str, Any]) -> None:
+    """The settings of buckets are tuples in memory and lists in a state: that is no other division."""
+    plan = Plan(lognormal(800), world_size=1, rank=0, seed=3, **way)
+    state: State = None
+    for _ in range(3):
+        loader = torch_loader_of(plan, state)
+        next(iter(loader))
+        state = loader.state_dict()
+    assert [one["steps"] for one in json.loads(state["headrace"])["segments"]] == [3]

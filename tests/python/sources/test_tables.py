@@ -383,7 +383,7 @@ class Negated(Dataset):
 
 
 def test_a_dataset_with_own_samples_makes_them(monkeypatch: pytest.MonkeyPatch, gathered: list[int]) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(Dataset=Dataset))
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(Dataset=Dataset, __file__=__file__))
     table = pa.table({"a": [1, 2, 3, 4]})
     assert batches(DataLoader, sources.Arrow(Dataset(table)), [[0, 1]])[0]["a"].tolist() == [1, 2]
     assert gathered == [2]

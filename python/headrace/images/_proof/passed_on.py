@@ -18,6 +18,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from headrace._base.containers import only_holds
+from headrace.images._proof import c_calls
 from headrace.images._proof.stack import SUBSCRIPT, Used, at, effect, move, pop, taken_by_call
 
 _PORTED = frozenset((3, minor) for minor in range(10, 16))
@@ -53,9 +54,11 @@ def is_known() -> bool:
 _known: dict[int, tuple[CodeType, dict[int, frozenset[str] | None]]] = {}
 
 
-def is_passed_on(frame: FrameType) -> bool:
-    """Returns True if the function of the frame only passes on the result of the call that it has begun."""
-    if not is_known():
+def is_passed_on(frame: FrameType, below: FrameType | None = None) -> bool:
+    """Returns True if the function of the frame only passes on the result of the call that it has begun. below: the
+    frame that runs in this call. Code in C between both, such as map or functools.reduce, may do more with the result
+    of that frame."""
+    if not is_known() or (below is not None and not c_calls.is_called_directly(frame, below)):
         return False
     code, last = frame.f_code, frame.f_lasti
     found = _known.get(id(code))

@@ -71,7 +71,7 @@ def touched_at() -> str:
     while frame is not None:
         if frame.f_code is _READ:
             return ""
-        if not (_is_trusted(frame) or passed_on.is_passed_on(frame) or _is_at_its_end(frame, below)):
+        if not (_is_trusted(frame) or passed_on.is_passed_on(frame, below) or _is_at_its_end(frame, below)):
             place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} ({frame.f_code.co_name})"
             major, minor = passed_on.VERSION
             return (
