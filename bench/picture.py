@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws docs/benchmarks.svg, docs/images.svg and docs/memory.svg from the tables of docs/benchmarks.md.
+"""Draws docs/benchmarks.svg, docs/images.svg and docs/memory.svg from the tables of bench/results.md.
 
 `bench/run.py --docs` calls it after it has replaced the tables; `python bench/picture.py` draws the pictures again.
 The pictures show nothing that is not in the tables.
@@ -16,7 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from report import Result, read_results
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+HERE = Path(__file__).resolve().parent
+DOCS = HERE.parent / "docs"
 BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#555555"
 
 # Each loader has a colour that colour-blind people can tell from the others, and a shape of its own.
@@ -155,4 +156,4 @@ def draw(page: str) -> None:
 
 
 if __name__ == "__main__":
-    draw((DOCS / "benchmarks.md").read_text())
+    draw((HERE / "results.md").read_text())

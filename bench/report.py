@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the results of a run as Markdown, and reads them again. run.py and picture.py call it."""
+"""Writes the results of a run as Markdown, reads them again, and takes from them what docs/benchmarks.md shows.
+run.py and picture.py call it."""
 
 from __future__ import annotations
 
@@ -169,6 +170,47 @@ class Result:
     workers: int
     rival: str
     value: float
+
+
+# The sections of bench/results.md whose first table is in docs/benchmarks.md, with their headings there.
+SHOWN = {
+    "dataloader": "Time per batch",
+    "start": "Start, later epochs and closing",
+    "death": "Processes that are killed",
+    "frozen": "Frozen data",
+}
+ONE_WORKER = ("dataloader",)  # of these only the rows with one worker, so that the page stays short
+
+
+def _sections(results: str) -> dict[str, list[list[str]]]:
+    """Returns the tables of each section between the marks, each table as its lines."""
+    text = results.partition(BEGIN)[2].partition(END)[0]
+    parts = (part.partition("\n") for part in text.split("\n### ")[1:])
+    paragraphs = {name.strip(): (part.strip().splitlines() for part in body.split("\n\n")) for name, _, body in parts}
+    return {name: [lines for lines in part if lines and lines[0].startswith("|")] for name, part in paragraphs.items()}
+
+
+def _goals(tables: list[list[str]]) -> list[list[str]]:
+    """Returns the rows of a section's tables of goals."""
+    found = [lines[2:] for lines in tables if _cells(lines[0])[0] == "goal"]
+    return [_cells(line) for lines in found for line in lines]
+
+
+def summarize(results: str) -> str:
+    """Returns what docs/benchmarks.md shows of bench/results.md: the machine, some tables, and the goals that are
+    missed."""
+    sections = _sections(results)
+    lines = results.partition(BEGIN)[2].strip().partition("\n\n")[0].splitlines()
+    for name, title in SHOWN.items():
+        rows = next(iter(sections.get(name, [])), [])  # none if the measurement failed
+        kept = [row for row in rows[2:] if name not in ONE_WORKER or _cells(row)[1] == "1"]
+        lines += ["", f"### {title}", "", *rows[:2], *kept]
+    goals = {name: found for name, tables in sections.items() if (found := _goals(tables))}
+    count = sum(map(len, goals.values()))
+    missed = [[name, *goal] for name, found in goals.items() for goal in found if "no:" in goal[-1]]
+    lines += ["", "### Goals", "", f"{count - len(missed)} of {count} goals of these measurements are reached:"]
+    lines += [f"{', '.join(f'{name} {len(found)}' for name, found in goals.items())}. The others are:"]
+    return "\n".join([*lines, "", *table(["measurement", "goal", "measured", "to reach", "reached"], missed)]) + "\n"
 
 
 SCALES = {"ns": 1e-3, "us": 1, "ms": 1e3, "s": 1e6, "B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}

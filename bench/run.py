@@ -2,8 +2,8 @@
 """Runs the measurements: the C programs of build/release/bench, then the scripts bench/bench_*.py.
 
 `run.py NAME...` runs only these: `arena` is bench_arena. With QUICK=1 in the environment it runs fewer cases.
-The results are written to build/bench.md. `run.py --docs` also puts them into docs/benchmarks.md, and draws
-docs/benchmarks.svg, docs/images.svg and docs/memory.svg from them.
+The results are written to build/bench.md. `run.py --docs` also puts them into bench/results.md and a part of them into
+docs/benchmarks.md, and draws docs/benchmarks.svg, docs/images.svg and docs/memory.svg from them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import sys
 from pathlib import Path
 
 from measure import QUICK
-from report import Section, fill, markdown
+from report import Section, fill, markdown, summarize
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 C_PROGRAMS = ROOT / "build/release/bench"
 RESULTS = ROOT / "build"
-DOCS = ROOT / "docs/benchmarks.md"
+TABLES = HERE / "results.md"
+PAGE = ROOT / "docs/benchmarks.md"  # for users: a part of the tables
 
 
 def list_commands() -> dict[str, list[str]]:
@@ -80,23 +81,27 @@ def run(name: str, command: list[str]) -> Section:
 
 
 def write_docs(text: str) -> None:
-    """Puts the results into the page, and draws its pictures again."""
-    DOCS.write_text(fill(DOCS.read_text(), text))
+    """Puts the results into bench/results.md and into the page for users, and draws its pictures again."""
+    results = fill(TABLES.read_text(), text)
+    TABLES.write_text(results)
+    PAGE.write_text(fill(PAGE.read_text(), summarize(results)))
     try:
         from picture import draw
     except ImportError as error:
         print(f"run.py: the pictures in docs/ are old, because they cannot be drawn here: {error}", file=sys.stderr)
         return
-    draw(DOCS.read_text())
+    draw(results)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--docs", action="store_true", help="put the results into docs/benchmarks.md")
+    parser.add_argument(
+        "--docs", action="store_true", help="put the results into bench/results.md and docs/benchmarks.md"
+    )
     args = parser.parse_args()
     if args.docs and (args.names or QUICK):
-        parser.error("--docs replaces all tables of docs/benchmarks.md: without NAME and without QUICK")
+        parser.error("--docs replaces all tables of bench/results.md: without NAME and without QUICK")
     commands = list_commands()
     if unknown := [name for name in args.names if name not in commands]:
         print(f"run.py: no measurement {', '.join(unknown)}; there are {', '.join(commands)}", file=sys.stderr)

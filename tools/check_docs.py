@@ -17,7 +17,7 @@ from check_layers import ROWS
 from common import ROOT, list_files
 from opening import list_opened, read_opening
 
-USERS_PAPERS = ("README.md", "CHANGELOG.md", "SECURITY.md", "docs/", "examples/")
+USERS_PAPERS = ("README.md", "CHANGELOG.md", "SECURITY.md", "docs/", "examples/", "bench/")
 OUR_PAPERS = ("CONTRIBUTING.md", "docs/architecture.md", "src/", "python/", "cli/")
 LAYERS = "docs/architecture.md"
 MOST_LINES = 350  # of that page: what it says about one subsystem goes to the README.md of its folder

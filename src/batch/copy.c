@@ -86,7 +86,7 @@ void hr__copies_land(void) {}
 
 /* Batches of this size and above are written past the caches. In the caches they would replace memory that the worker
  * reads next, and the trainer, which reads them much later, would find them in memory anyway. Measured:
- * docs/benchmarks.md. */
+ * bench/results.md. */
 enum { PAST_CACHES_BYTES = 14 << 20 };
 
 hr__copy_bytes *hr__choose_copy(uint64_t bytes) {

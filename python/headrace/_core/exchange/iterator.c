@@ -17,12 +17,13 @@
  *     iterator_next                      exchange/iterator.c            refuses a second thread. Around the rest:
  *                                                                       hr_show_enter, hr_show_leave
  *       prepare                          exchange/iterator.c
- *         _prepare                       torch/_loader/checked.py           torch's profiler, a warning of a wrong
- * length _next_data                   torch/_loader/workers.py             warns if a StopIteration of the user ended
- * it _next_value                torch/_loader/workers.py             with pin_memory: _next_pinned _prepare
- * _numpy/iterator.py             headrace.Loader: calls the engine itself warn_of_copies _loader/trainer/engine.py if
- * batches are copied, because memory is short Engine.next              _loader/trainer/engine.py      None: the epoch
- * is over, see below submit_owed            _loader/trainer/engine.py      what is still due from an earlier call
+ *         _prepare                       torch/_loader/checked.py       torch's profiler, a warning of a wrong length
+ *           _next_data                   torch/_loader/workers.py       warns if the user's StopIteration ended it
+ *             _next_value                torch/_loader/workers.py       with pin_memory or device: Ahead.next
+ *         _prepare                       _numpy/iterator.py             headrace.Loader: calls the engine itself
+ *               warn_of_copies           _loader/trainer/engine.py      if batches are copied: memory is short
+ *               Engine.next              _loader/trainer/engine.py      None: the epoch is over, see below
+ *                 submit_owed            _loader/trainer/engine.py      what is still due from an earlier call
  *                   loader_submit        exchange/loader/submit.c       until no task is due
  *                     tasks_draw         exchange/tasks.c               asks the sampler. Kept: indices, by thread
  *                     pack_task          exchange/loader/submit.c       calls `wrap` (on_bad_sample, rng), pickles
@@ -35,7 +36,7 @@
  *                 _note_place            _loader/trainer/engine.py      of an iterable dataset, once for an answer
  *                 _keep_notes            _loader/trainer/engine.py      bad samples, by the number of the answer
  *                 reraise                _loader/trainer/engine.py      an exception that a worker sent, after py_fail
- *               _reraise                 torch/_loader/workers.py             an exception that a dataset has returned
+ *               _reraise                 torch/_loader/workers.py       an exception that a dataset has returned
  *         show_step                      exchange/iterator.c            to other ranks; check_end if one has ended
  *       hand_on                          exchange/iterator.c            no Python from here on
  *         tasks_answered                 exchange/tasks.c               a state that is taken now has this batch
@@ -45,22 +46,22 @@
  * At the end of an epoch Engine.next returns None. The workers are ended, unless they persist; _has_ended (of
  * EpochIterator) tells the other ranks; and _prepare raises StopIteration, each time that it is called.
  *
- * With pin_memory the keeper is the dict of Pinner (torch/_device/pinning.py). _put_ahead gives it each batch that has
- * arrived, with a number, and drops it from the loader: what is interrupted in between is put again under the same
- * number. With `device` the Sender (torch/_device/sender.py) has that part: Sender.begin comes first, and Engine.answer
- * calls Sender.send, which may be called again for an answer that is not rebuilt yet.
+ * With pin_memory the keeper is the dict of Pinner (torch/_device/pinning.py). _put of Ahead (torch/_loader/ahead.py)
+ * gives it each batch that has arrived, with a number, and drops it from the loader: what is interrupted in between is
+ * put again under the same number. With `device` the Sender (torch/_device/sender.py) has that part: Sender.begin comes
+ * first, and Engine.answer calls Sender.send, which may be called again for an answer that is not rebuilt yet.
  *
  * With num_workers=0 the keeper is the Tasks, and several threads may be in next(), each with a task of its own:
  *
  *     iterator_next                      exchange/iterator.c
  *       prepare                          exchange/iterator.c
- *         _prepare                       torch/_loader/checked.py           then _next_data of in_process.py
+ *         _prepare                       torch/_loader/checked.py       then _next_data of in_process.py
  *         _prepare                       _numpy/in_process.py           of headrace.Loader
  *           _make                        _loader/trainer/in_process.py
- *             FromSampler.draw           _samples/draw.py        the first time the ranks are compared
+ *             FromSampler.draw           _samples/draw.py               the first time the ranks are compared
  *               tasks_draw               exchange/tasks.c               Kept: the indices, by thread
  *             fetch                      _loader/trainer/in_process.py  asks the dataset. What it raises is the answer,
- *             is_from_signal             _base/signals.py       unless the handler of a signal raised it
+ *             is_from_signal             _base/signals.py               unless the handler of a signal raised it
  *         show_step                      exchange/iterator.c
  *       hand_on                          exchange/iterator.c
  *         tasks_done                     exchange/tasks.c               the next call draws the next task
