@@ -74,7 +74,7 @@ def find_unmarked(path: Path, name: str) -> Iterator[str]:
 
 
 def main(root: Path) -> int:
-    complaints, markers = [], dict[str, str]()
+    complaints, markers = list[str](), dict[str, str]()
     for path in list_files(root):
         name = path.relative_to(root).as_posix()
         if not name.startswith((PACKAGE, "src/")) or path.suffix not in (".py", ".c", ".h"):

@@ -359,7 +359,7 @@ class Crew:
         report = reports.describe_stall(stalled, seconds, self._tasks(stalled.number), start, self._hazards())
         page = "\n " + help_on("worker-stalled")
         if waits_for_network(stalled.pid):
-            warn_user(f"{report}\n  it waits for a remote object, so headrace waits on{help_on('remote-slow')}")
+            warn_user(f"{report}\n  it waits for a remote object, so headrace waits on" + help_on("remote-slow"))
         elif self._settings.on_stall == "restart":
             self._kill(stalled, report, page)
         elif stalled.is_halted:

@@ -235,7 +235,9 @@ class DataLoader(Options, classes.DataLoader[_T_co]):
         """Returns the attributes for a copy or a pickle, with the state that the loader continues next, and without the
         workers that persist: a copy that has them would begin its epochs with the iterator of the loader."""
         position = table.kept(self).position
-        found = {name: None if name == "_iterator" else value for name, value in vars(self).items()}
+        found = {name: value for name, value in vars(self).items() if name != table.NAME}
+        if "_iterator" in found:
+            found["_iterator"] = None
         is_new = position.next_start is None and position.windows is None
         return found if is_new else {**found, _POSITION: position.copy(0)}
 

@@ -13,7 +13,7 @@ from headrace._options import Settings, explained_as_attributes, own_values
 
 installed_options: dict[str, Any] = {}  # those of install(), for loaders that do not set them themselves
 
-_NAME = "_headrace_kept"
+NAME = "_headrace_kept"
 
 
 class _Kept:
@@ -31,7 +31,7 @@ class _Kept:
 
 def found(loader: Any) -> PerLoader | None:
     """Returns what is kept of a loader, or None if nothing is."""
-    one = lookup.attribute(loader, _NAME)
+    one = lookup.attribute(loader, NAME)
     return one.record if type(one) is _Kept and one.loader() is loader else None
 
 
@@ -40,7 +40,7 @@ def kept(loader: Any) -> PerLoader:
     record = found(loader)
     if record is None:
         one = _Kept(loader)
-        object.__setattr__(loader, _NAME, one)
+        object.__setattr__(loader, NAME, one)
         record = one.record
     return record
 

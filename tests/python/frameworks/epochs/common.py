@@ -8,6 +8,7 @@ they report. They are in a folder of their own because transformers would take .
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import warnings
 from typing import Any
@@ -38,7 +39,7 @@ OPTIONS = {  # every option that is headrace's own, with a value that is not its
     "repair": "auto",
     "device": "cpu",
     "device_prefetch": 2,
-    "record": "recording",  # in the folder of the script
+    "record": os.path.abspath("recording"),  # in the folder of the script; loaders keep the absolute path
 }
 
 engines: list[str] = []  # "torch" or "headrace" for every iterator that was made in this process
