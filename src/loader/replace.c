@@ -7,7 +7,8 @@
 #include "base/error.h"
 #include "os/os.h"
 
-/* Replaces a dead worker: the tasks that it lost are taken back and granted to its successor. */
+/* Moves the tasks of a dead worker: those that it lost are taken back and granted to its successor, which the crew of the
+ * trainer has started. */
 
 int hr__loader_nothing_outstanding(void) {
     return hr__fail(HR_E_END, "loader: no task is outstanding");

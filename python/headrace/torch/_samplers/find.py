@@ -134,7 +134,7 @@ def _indices_in(index_sampler: Any, is_torchs: bool, dataset: Any, rank: int) ->
     else:
         _exact.check(sampler, samplers_of(sampler))
         found = ForeignIndices(sampler, length_of(dataset), size, drop_last, rank)
-    if size and not drop_last:
+    if size and not drop_last:  # torch's BatchSampler reads its batch_size for each batch then
         found.sizes = index_sampler
     return found
 
