@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "os/os.h"
 
-/* Moves the tasks of a dead worker: those that it lost are taken back and granted to its successor, which the crew of the
- * trainer has started. */
+/* Moves the tasks of a dead worker: those that it lost are taken back and granted to its successor, which the crew of
+ * the trainer has started. */
 
 int hr__loader_nothing_outstanding(void) {
     return hr__fail(HR_E_END, "loader: no task is outstanding");
