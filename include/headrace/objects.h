@@ -27,7 +27,6 @@ typedef struct hr_objects hr_objects; /* files that are read as a whole */
 HR_API int hr_objects_open(const char *const *paths, size_t path_count, hr_objects **ret_objects);
 HR_API hr_objects *hr_objects_close(hr_objects *objects); /* NULL is fine; returns NULL */
 
-HR_API uint64_t hr_objects_count(const hr_objects *objects); /* the number of files */
 /* A number that changes with the size and the time, or the version, of each file. */
 HR_API uint64_t hr_objects_stamp(const hr_objects *objects);
 /* Returns the path of a file, borrowed, and its size. NULL: there is no such file. */

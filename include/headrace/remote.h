@@ -30,9 +30,6 @@ extern "C" {
  * Threads: all functions may run in several threads at the same time. Forked children go on with what they inherit.
  */
 
-/* Says whether a path is a URL of these kinds. */
-HR_API bool hr_remote_is(const char *path);
-
 /* Sets the command that runs the fetcher: words ended by NULL, which are copied; the folder is added as its last word.
  * Without it, $HEADRACE_FETCHER is the command, split at spaces: "/path/to/python -m headrace._remote". -ENOMEM. */
 HR_API int hr_remote_use(const char *const *words);

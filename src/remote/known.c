@@ -32,7 +32,7 @@ static size_t list_of(const char *text) {
 
 /* ---- addresses ---- */
 
-bool hr_remote_is(const char *path) {
+bool hr__remote_is(const char *path) {
     static const char *const schemes[] = {"https://", "http://", "s3://"};
     for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++)
         if (strncmp(path, schemes[i], strlen(schemes[i])) == 0) return true;
@@ -99,7 +99,7 @@ static struct entry *make_entry(const struct hr_remote_object *object) {
 }
 
 int hr_remote_add(const struct hr_remote_object *object) {
-    if (!hr_remote_is(object->path) || !hr_remote_is(object->url) || !hr__is_name(object->name))
+    if (!hr__remote_is(object->path) || !hr__remote_is(object->url) || !hr__is_name(object->name))
         return hr__fail(-EINVAL, "remote: an object has no URL or no name");
     const struct hr__known *known = hr__known_find(object->url);
     if (known && is_same(&known->object, object)) return 0;
@@ -196,7 +196,7 @@ static int look_at_some(const char *const *urls, size_t *count, const char *stor
 
 int hr_remote_look(const char *const *urls, size_t count, const char *storage) {
     for (size_t i = 0; i < count; i++)
-        if (!hr_remote_is(urls[i]) || strpbrk(urls[i], "\t\n\r"))
+        if (!hr__remote_is(urls[i]) || strpbrk(urls[i], "\t\n\r"))
             return hr__fail(-EINVAL, "remote: a URL should begin with https://, http:// or s3://, and have no line "
                                      "feed");
     for (size_t done = 0; done < count;) {

@@ -21,6 +21,8 @@ struct hr__known {
     int64_t stamp; /* of the version, not negative: takes the place of the time of a file */
 };
 
+/* Says whether a path is a URL of the kinds in <headrace/remote.h>. */
+bool hr__remote_is(const char *path);
 /* Finds the newest version of an object that is known; NULL: it is not known. */
 const struct hr__known *hr__known_find(const char *path);
 /* The same; asks the fetcher if it is not known. With a message. */

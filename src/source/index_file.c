@@ -179,7 +179,7 @@ int hr_index_load(enum hr_index_kind kind, const char *path, hr_index **ret_inde
     char *name;
     int r = name_index(path, &name);
     if (r < 0) return r;
-    r = (hr_remote_is(path) ? load_remote : load)(kind, path, name, ret_index);
+    r = (hr__remote_is(path) ? load_remote : load)(kind, path, name, ret_index);
     hr__free(name);
     return r;
 }

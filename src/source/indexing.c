@@ -113,7 +113,7 @@ static int scan_remote(hr_indexing *indexing, struct job *job, unsigned char *me
 
 static int scan_file(hr_indexing *indexing, struct job *job, unsigned char *memory) {
     int fd = -1;
-    if (hr_remote_is(job->path)) return scan_remote(indexing, job, memory);
+    if (hr__remote_is(job->path)) return scan_remote(indexing, job, memory);
     int r = hr__file_open(job->path, &fd);
     if (r == -EINVAL) return hr__fail(r, "source: %s is not a regular file", job->path);
     if (r < 0) return hr__fail(r, "source: cannot open %s: %s", job->path, hr_error_text(r));

@@ -45,10 +45,6 @@ hr_objects *hr_objects_close(hr_objects *objects) {
     return NULL;
 }
 
-uint64_t hr_objects_count(const hr_objects *objects) {
-    return objects->pool->count;
-}
-
 uint64_t hr_objects_stamp(const hr_objects *objects) {
     uint64_t stamp = objects->pool->count;
     for (uint32_t i = 0; i < objects->pool->count; i++) {

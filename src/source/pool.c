@@ -366,7 +366,7 @@ static struct hr__file_info info_of(const struct hr__known *known) {
 int hr__place_look(const char *path, struct hr__file_info *ret_info) {
     const struct hr__known *known;
     int r;
-    if (!hr_remote_is(path)) {
+    if (!hr__remote_is(path)) {
         r = hr__file_look_through(path, ret_info);
         return r < 0 ? hr__fail(r, "source: cannot open %s: %s", path, hr_error_text(r)) : 0;
     }
@@ -377,7 +377,7 @@ int hr__place_look(const char *path, struct hr__file_info *ret_info) {
 
 bool hr__place_exists(const char *path) {
     struct hr__file_info info;
-    if (hr_remote_is(path)) return hr__place_look(path, &info) == 0;
+    if (hr__remote_is(path)) return hr__place_look(path, &info) == 0;
     return hr__file_look(path, &info) == 0 && !info.is_folder;
 }
 
@@ -411,7 +411,7 @@ static int add_remote(struct hr__pool *pool, const char *path, uint32_t *ret_num
 int hr__pool_add_known(struct hr__pool *pool, const char *path, const struct hr__file_info *info,
                        uint32_t *ret_number) {
     struct hr__pool_file file = {.first = *info};
-    if (hr_remote_is(path)) return add_remote(pool, path, ret_number);
+    if (hr__remote_is(path)) return add_remote(pool, path, ret_number);
     int r = grow(pool);
     if (r == 0) r = make_absolute(path, &file.path);
     if (r < 0) return r;
@@ -423,7 +423,7 @@ int hr__pool_add_known(struct hr__pool *pool, const char *path, const struct hr_
 int hr__pool_add(struct hr__pool *pool, const char *path, uint32_t *ret_number) {
     struct hr__pool_file file = {0};
     int fd = -1;
-    if (hr_remote_is(path)) return add_remote(pool, path, ret_number);
+    if (hr__remote_is(path)) return add_remote(pool, path, ret_number);
     int r = grow(pool);
     if (r == 0) r = make_absolute(path, &file.path);
     if (r == 0) r = open_within(pool, &file, &fd);

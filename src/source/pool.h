@@ -24,7 +24,8 @@ struct hr__pool_file {
     struct hr__file_info first; /* as it was opened first; of a remote object: size and stamp, see hr__place_look */
     _Atomic uint64_t state;     /* low half: readers; high half: descriptor + 1, or 0 if it is closed */
 
-    /* A remote object; NULL: the file is not one. The file with its kept part may be another one when it is opened again.
+    /* A remote object; NULL: the file is not one. The file with its kept part may be another one when it is opened
+     * again.
      */
     const struct hr__known *remote;
     _Atomic uint64_t kept_device, kept_inode;

@@ -24,7 +24,7 @@ const char *hr__dtype_name(struct hr_dtype dtype) {
 }
 
 bool hr__has_suffix(const char *path, const char *suffix) {
-    size_t length = hr_remote_is(path) ? strcspn(path, "?") : strlen(path), end = strlen(suffix);
+    size_t length = hr__remote_is(path) ? strcspn(path, "?") : strlen(path), end = strlen(suffix);
     return length > end && strncmp(path + length - end, suffix, end) == 0;
 }
 
@@ -183,7 +183,7 @@ static int read_megatron(hr_tokens *tokens, const char *data, const char *index,
 
 /* The .idx file of a remote object has to be known: the process that opens the source asks for it once. */
 static bool has_index_next_to_it(const char *path, const char *index) {
-    return hr_remote_is(path) ? hr__known_find(index) != NULL : hr__place_exists(index);
+    return hr__remote_is(path) ? hr__known_find(index) != NULL : hr__place_exists(index);
 }
 
 int hr__tokens_recognise(hr_tokens *tokens, const char *path, struct hr__tokens_file *ret_file) {

@@ -170,6 +170,7 @@ class EpochIndices:
         """Called when the first index of an epoch is drawn: `now` is what the sampler is now. Returns which of both the
         epoch goes on with."""
         same = (self.order, self.segment, self.rank, self.n) == (now.order, now.segment, now.rank, now.n)
+        same = same and getattr(self, "_sampler", None) is getattr(now, "_sampler", None)
         if same and type(self) is type(now) and self._batch_size == now._batch_size:
             return self
         now.replaces(self)

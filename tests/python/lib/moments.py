@@ -286,6 +286,10 @@ CHANGES = {
     "the loader behind the sampler": Change("own", "sampler.trainer = SimpleNamespace(loaders=[loader], step=1)"),
     "a method of the loader": Change("own", "sampler.length = loader.__len__"),
     # batch samplers
+    "another sampler of its kind": Change("random", "loader.batch_sampler.sampler = RandomSampler(data, generator=torch.Generator().manual_seed(12))"),
+    "a sampler with other indices": Change("indices", "loader.batch_sampler.sampler = SubsetRandomSampler([6, 0, 1, 2, 3, 4])"),
+    "a sampler with other weights": Change("weights", "loader.batch_sampler.sampler = WeightedRandomSampler([3.0, 1, 1, 1, 1], 11)"),
+    "another own sampler": Change("own", "loader.batch_sampler.sampler = Own([0, 1, 2, 3, 4, 5])"),
     "larger batches": Change("batch_sampler", "loader.batch_sampler.batch_size += 2"),
     "batches of one": Change("batch_sampler", "loader.batch_sampler.batch_size = 1"),
     "batches of none": Change("batch_sampler", "loader.batch_sampler.batch_size = 0"),

@@ -4,6 +4,7 @@ after the batch that was delivered last."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -93,3 +94,16 @@ def test_steps_and_weights_follow_a_changed_size(workers: int) -> None:
     entries = LENGTH - 4 * (2 + drawn_ahead)
     assert len(left) - 1 == drawn_ahead + -(-entries // 10)
     assert left[-1] == 0 and left[-2] == 1
+
+
+def test_state_is_not_at_the_end_while_batches_come() -> None:
+    """RandomSampler reads its number of samples again for the last list: data that have grown belong to the epoch."""
+    data = list(range(10))
+    loader = DataLoader(data, batch_size=5, shuffle=True)
+    iterator = iter(loader)
+    next(iterator)
+    data += range(10, 15)
+    next(iterator)
+    state = json.loads(loader.state_dict()["headrace"])
+    left = len(list(iterator))
+    assert (state["is_end"], left) in ((False, 1), (True, 0))

@@ -149,6 +149,7 @@ class DatasetBatchMaker:
 
     def _gather(self, indices: Any) -> _core.Rows | None:
         """Returns the rows of a batch, or None if the samples have to be made one by one."""
+        self._proof = None
         if self._gatherer is None:
             return None
         rows = self._gatherer.rows(indices)

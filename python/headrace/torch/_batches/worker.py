@@ -189,7 +189,9 @@ class BatchMaker(DatasetBatchMaker):
             if rows is not None:
                 return rows
             if self._maker.makes(indices, self.auto_collation):
-                return self._make(self._maker, indices)
+                samples = self._make(self._maker, indices)
+                self._prove(samples)  # rows that can be gathered have no bad samples
+                return samples
         try:
             return self._fetcher.fetch(indices) if self._maker is None else self._fetch_samples(indices)
         except StopIteration as error:

@@ -171,7 +171,7 @@ class ForeignIndices(UsersSampler):
 
     def replaces(self, before: EpochIndices) -> None:
         super().replaces(before)
-        if isinstance(before, ForeignIndices):
+        if isinstance(before, ForeignIndices) and before._sampler is self._sampler:
             self.before, self.iterator, self._parts = before.before, before.iterator, before._parts
             self._changed = before._changed
         else:

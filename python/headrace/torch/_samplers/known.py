@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from headrace._base import signals
 from headrace.sampling._epoch_indices import (
     Drawn,
     EpochIndices,
@@ -63,7 +64,17 @@ class RandomIndices(EpochIndices):
         return Drawn(self._lists, self._sizes(), self.segment.drop_last, has_lists=True), 0
 
     def count_steps(self, position: int) -> int | None:
-        return count_batches((self.n or 0) - position, self.segment.batch, self.segment.drop_last)
+        return count_batches(self._count() - position, self.segment.batch, self.segment.drop_last)
+
+    def _count(self) -> int:
+        """Returns how many entries the order has, which a program may change until the last list is drawn."""
+        try:
+            count = None if self._lists is None else self._lists.count()
+        except Exception as error:  # of the data's length: the draw of the last list raises it
+            if signals.is_from_signal(error):
+                raise
+            count = None
+        return (self.n or 0) if count is None else count
 
     def start_seeds(self) -> dict[str, Any]:
         return {**(self._lists.expected() if self._lists is not None else {}), **self.seeds}

@@ -59,6 +59,16 @@ class Lists:
         self._given = 0  # lists without those that were skipped
         self._last: list[Any] | None = []
         self._began: _Began | None = None
+        self._rest: int | None = None  # entries of the last list of a RandomSampler
+
+    def count(self) -> int | None:
+        """Returns how many entries a RandomSampler that has begun gives; None: it has not, or it is another sampler.
+        Torch reads `num_samples` again for the last list."""
+        if self._began is None or not self._is_random:
+            return None
+        full = _DRAWN if self._began.replacement else self._began.n
+        rest = self._wanted() % full if self._rest is None else self._rest
+        return self._began.whole * full + rest
 
     @property
     def _own(self) -> torch.Generator | None:
@@ -173,9 +183,13 @@ class Lists:
         is_whole = number < began.whole
         if began.replacement:
             shape = (_DRAWN if is_whole else self._wanted() % _DRAWN,)
-            return torch.randint(high=began.n, size=shape, dtype=torch.int64, generator=began.generator).tolist()
-        indices: list[int] = torch.randperm(began.n, generator=began.generator).tolist()
-        return indices if is_whole else indices[: self._wanted() % began.n]
+            drawn = torch.randint(high=began.n, size=shape, dtype=torch.int64, generator=began.generator).tolist()
+        else:
+            drawn = torch.randperm(began.n, generator=began.generator).tolist()
+            drawn = drawn if is_whole else drawn[: self._wanted() % began.n]
+        if not is_whole and began is self._began:
+            self._rest = len(drawn)
+        return drawn
 
     def _new_generator(self) -> torch.Generator:
         seed = self._seeds.get("seed")
