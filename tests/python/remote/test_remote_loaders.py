@@ -9,6 +9,7 @@ import pathlib
 import resource
 import threading
 import time
+from collections import Counter
 from typing import Any
 
 import headrace
@@ -142,7 +143,8 @@ def test_retries_do_not_repeat_what_the_fetcher_tried(server: RemoteServer) -> N
     before = len(server.requests)
     with pytest.raises(OSError, match="was replaced"):
         list(DataLoader(remote, 4, sampler=[3000], retries=3))
-    assert len(server.requests) - before <= 2
+    ranges = Counter(headers.get("Range") for _, headers in server.requests[before:])
+    assert max(ranges.values()) <= 2, ranges  # idle threads of the fetcher may ask for other ranges
 
 
 @pytest.mark.parametrize("on_stall", ["raise", "restart"])

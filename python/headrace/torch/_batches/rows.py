@@ -25,6 +25,7 @@ from headrace.torch._batches import default_collate
 from headrace.torch._own import originals
 
 _LISTS = {list, tuple, range}
+_MOST_LEAVES = 16  # each batch looks at all TensorDatasets under a ConcatDataset: with many, torch's way is faster
 _HAVE_NAMES = hasattr(torch.Tensor, "names")
 
 
@@ -34,7 +35,7 @@ def gatherer_of(dataset: Any, collate_fn: Any) -> _Proving | None:
         return None
     gatherer: sample_rows.RowGatherer | None = sample_rows.gatherer_of_source(dataset)
     node = None if gatherer is not None else _node_of(dataset)
-    if node is not None:
+    if node is not None and len(node.leaves) <= _MOST_LEAVES:
         gatherer = _TensorGatherer(node)
     if gatherer is None:
         return None
