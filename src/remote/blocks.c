@@ -181,7 +181,7 @@ static int open_file(struct hr__blocks *blocks, const char *name) {
 
 static int open_or_make(struct hr__blocks *blocks, const char *root, const char *name, const char *shown) {
     char folder[HR__PATH_BYTES];
-    struct hr__file_info info;
+    struct hr__file_info info = {0};
     int r = hr__path(folder, "%s/%.2s", root, name);
     if (r == 0) r = hr__folder_make_new(folder);
     if (r == 0 || r == -EEXIST) r = hr__blocks_path(root, name, blocks->path);

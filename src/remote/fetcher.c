@@ -27,7 +27,7 @@ static int lock_folder(hr_fetcher *fetcher) {
 }
 
 static int listen_in_folder(hr_fetcher *fetcher) {
-    struct hr__file_info info;
+    struct hr__file_info info = {0};
     char path[HR__PATH_BYTES];
     int r = hr__folder_open(fetcher->folder, &fetcher->folder_fd);
     if (r == 0) r = hr__socket_listen_in(fetcher->folder_fd, "sock", &fetcher->listen_fd);
@@ -207,7 +207,7 @@ struct serving {
 static int make_room(struct serving *serving, size_t count) {
     if (count <= serving->room) return 0;
     size_t room = 2 * count;
-    struct hr__reader **readers = hr__realloc(serving->readers, room * sizeof *readers);
+    struct hr__reader **readers = hr__realloc(serving->readers, room * sizeof(struct hr__reader *));
     if (readers) serving->readers = readers;
     int *fds = hr__realloc(serving->fds, room * sizeof *fds);
     if (fds) serving->fds = fds;
@@ -224,7 +224,8 @@ static size_t list_fds(struct serving *serving) {
     hr_fetcher *fetcher = serving->fetcher;
     size_t count = OWN_FDS;
     pthread_mutex_lock(&fetcher->lock);
-    if (make_room(serving, OWN_FDS + fetcher->reader_count) < 0) count = 0;
+    int r = make_room(serving, OWN_FDS + fetcher->reader_count);
+    if (r < 0 || !serving->readers || !serving->fds || !serving->is_ready) count = 0;
     if (count) {
         serving->fds[0] = serving->is_leaving ? -1 : fetcher->listen_fd;
         serving->fds[1] = fetcher->wake_fd;

@@ -23,8 +23,8 @@ static int make(const char *path) {
 }
 
 static int check(const char *path) {
-    struct hr__file_info info;
-    struct hr__file_system system;
+    struct hr__file_info info = {0};
+    struct hr__file_system system = {0};
     int r = hr__file_look_through(path, &info);
     if (r == 0) r = hr__file_system_look(path, &system);
     if (r < 0) return hr__fail(r, "remote: cannot look at %s: %s", path, hr_error_text(r));

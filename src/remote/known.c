@@ -152,7 +152,7 @@ static int take_line(char *line, const char *url, const char *storage) {
         object.path = line;
         return hr_remote_add(&object);
     }
-    int code = atoi(next_field(&line));
+    int code = (int)strtol(next_field(&line), NULL, 10);
     return hr__fail(code < 0 ? code : -EIO, "%s", line);
 }
 
