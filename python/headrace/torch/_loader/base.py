@@ -242,7 +242,7 @@ class DataLoader(Options, classes.DataLoader[_T_co]):
         return found if is_new else {**found, _POSITION: position.copy(0)}
 
     def __setstate__(self, attributes: dict[str, Any]) -> None:
-        found = dict(attributes)
+        found = {name: value for name, value in attributes.items() if name != table.NAME}
         if _POSITION in found:
             table.kept(self).position = found.pop(_POSITION)
         elif _STEPS in found:  # a subclass has its own __getstate__
