@@ -139,6 +139,20 @@ static int check_chunks(hr_cache_build *build) {
     return r;
 }
 
+enum { LAST_OWNER_NS = 1000000000 };
+
+/* Locks the data of an unfinished build for this builder alone. No process has attached it, because it was never
+ * published. But a process that ends closes its descriptors one after the other: the lock of builders may be free while
+ * it still has this one, and so may a child that it has just forked. -EAGAIN: another process keeps it. */
+static int lock_data(int fd) {
+    int64_t deadline_ns = hr__now_ns() + LAST_OWNER_NS;
+    for (;;) {
+        int r = hr__lock_file(fd, HR__EXCLUSIVE);
+        if (r != -EAGAIN || hr__now_ns() >= deadline_ns) return r;
+        hr__sleep_until(hr__now_ns() + RETRY_NS);
+    }
+}
+
 /* Returns true if the newest unfinished build is of the same plan and is now this one's. */
 static bool take_over(hr_cache_build *build) {
     char folder[HR__PATH_BYTES];
@@ -153,7 +167,7 @@ static bool take_over(hr_cache_build *build) {
     if (r == 0) r = hr__rename_new(folder, build->folder);
     if (r == 0) hr__stop_at(HR__AT_CACHE_TAKEN_OVER);
     if (r == 0) r = open_part(build, "data", false, &build->fd);
-    if (r == 0) r = hr__lock_file(build->fd, HR__EXCLUSIVE); /* no process has it: it was never published */
+    if (r == 0) r = lock_data(build->fd);
     if (r == 0) r = hr__lock_file(build->fd, HR__SHARED);
     if (r == 0) r = open_part(build, "sums", false, &build->sums_fd);
     if (r == 0) r = check_chunks(build);

@@ -26,7 +26,7 @@ def describe_early_end(came: int, due: str, where: str) -> str:
 def describe_ended_sampler(count: int, sampler: str, error: str) -> str:
     """Describes an epoch that was shorter than it should be, because an exception ended the sampler's iterator."""
     return (
-        f"headrace: this epoch ended after {count} batches, because the iterator of the {sampler}, raised an exception "
+        f"headrace: this epoch ended after {count} batches, because the iterator of the {sampler} raised an exception "
         f"and gave nothing more ({error}). A generator cannot continue after an exception: catch it "
         "there, or write the iterator as a class with __next__" + help_on("epoch-ends-early")
     )

@@ -12,7 +12,7 @@ from headrace._base.warn import warn_user
 from headrace._samples.names import samples_of
 from headrace.sampling._draws import DrawCounts
 from headrace.sampling._epoch_indices import REPLAY, Drawn, EpochIndices, describe_change, hash_of
-from headrace.sampling._part import Part, parts_of
+from headrace.sampling._part import Part
 from headrace.sampling._sampler_state import CHANGED
 from headrace.sampling._state import Segment, State, StateError
 
@@ -111,7 +111,8 @@ class Epoch:
         self._position = 0
         self._begun = 0
         self._holes: list[int] = []
-        self._sized: Any = None  # the tasks whose batch size may change, after those of the holes
+        self._sized: Any = None  # tasks that follow those of the holes, and whose batch size may change; None: `tasks`
+        self._changed_parts: list[Part] = []  # those that are known, if the batch size has changed
         self._last_hash = 0
         self._counts = DrawCounts()
         self._lists: Any = None  # of the sampler, if it can tell which entries it has skipped
@@ -249,8 +250,11 @@ class Epoch:
         if not sized.changes:
             return [first]
         before = 0 if sized is self.tasks else len(self._holes)
-        lost = self.tasks.lost_count  # they have no number
-        return parts_of(first, [(max(0, before + drawn - lost), size) for drawn, size in sized.changes])
+        parts = self._changed_parts or [first]
+        for task, size in sized.changes[len(parts) - 1 :]:
+            parts = [*parts, parts[-1].followed(before + task, size)]
+        self._changed_parts = parts
+        return parts
 
     def _part_of(self, task: int) -> Part:
         """Returns the part of the epoch that has a task of this process."""

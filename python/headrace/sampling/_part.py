@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from headrace.sampling._epoch_indices import EpochIndices
@@ -44,11 +43,3 @@ class Part(NamedTuple):
         earlier = [*self.earlier, self.segment(steps)] if steps > 0 else self.earlier
         indices = self.indices.with_batch_size(size)
         return Part(first, indices, earlier, self.indices.position_after(earlier))
-
-
-def parts_of(first: Part, changes: Iterable[tuple[int, int]]) -> list[Part]:
-    """Returns all parts of an epoch. changes: the number of the first task of each, and its batch size."""
-    parts = [first]
-    for task, size in changes:
-        parts.append(parts[-1].followed(task, size))
-    return parts

@@ -2,13 +2,14 @@
 #define _GNU_SOURCE
 #include "../support/cache_scene.h"
 
+#include <glob.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
 /* The cache with several processes: builders that are killed and stopped at every point, that fail, that race, and that
  * need each other; claims of forked children. */
 
-enum { RACERS = 64, TAKEOVER_NS = 50000000 };
+enum { RACERS = 64, TAKEOVER_NS = 500000000 };
 
 /* Shared with the processes. */
 struct stage {
@@ -182,6 +183,17 @@ static void a_stopped_builder_is_named(void **state) {
 
 /* ---- taking over ---- */
 
+/* Waits until a process sleeps for a while, or has ended. */
+static void await_nap(pid_t pid) {
+    struct hr__process process;
+    int64_t deadline = in_s(PATIENCE_S);
+    do {
+        check(now_ns() < deadline);
+        poll(NULL, 0, 1);
+        must(hr__process_look(pid, &process));
+    } while (process.state != 'Z' && (process.state != 'S' || !strstr(process.kernel_function, "nanosleep")));
+}
+
 static void write_two_chunks_and_die(uint32_t number) {
     struct hr_cache_request request = request_for("features", "s");
     hr_cache_build *build = begin(&request);
@@ -236,6 +248,34 @@ static void the_next_builder_makes_one_chunk_again(void **state) {
     assert_in_range(quickest_ns, 0, TAKEOVER_NS);
 }
 
+#ifdef HR_FAILPOINTS
+
+/* A process that ends closes its descriptors one after the other: that of the data may be the last. */
+static void data_that_a_dead_builder_still_has_is_waited_for(void **state) {
+    char pattern[128];
+    glob_t found;
+    int status, fd;
+    (void)state;
+    pid_t first = launch_one(write_two_chunks_and_die, 0, NULL);
+    await(&stage->gate, 1);
+    atomic_store(&stage->gate, 2);
+    assert_int_equal(reap_pid(first), SIGKILL);
+    pid_t next = launch_one(wait_and_count_chunks, 0, "cache.taken_over:19:1");
+    check(waitpid(next, &status, WUNTRACED) == next && WIFSTOPPED(status));
+    snprintf(pattern, sizeof pattern, "%s/v1/partial/*/data", root);
+    check(glob(pattern, 0, NULL, &found) == 0 && found.gl_pathc == 1);
+    must(hr__file_open(found.gl_pathv[0], &fd));
+    globfree(&found);
+    must(hr__lock_file(fd, HR__SHARED));
+    kill(next, SIGCONT);
+    await_nap(next);
+    hr__close(&fd);
+    assert_child_succeeds(next);
+    assert_int_equal(atomic_load(&stage->chunks), 1);
+}
+
+#endif
+
 static void a_child_of_a_dead_builder_does_not_hold_up_the_next(void **state) {
     (void)state;
     expect_takeover(1);
@@ -272,13 +312,11 @@ static int count_waiting(void) {
 
 /* Waits until a child sleeps in hr_cache_wait, so until it has found the builder. */
 static void await_sleeping(pid_t pid) {
-    struct hr__process process;
     int64_t deadline = in_s(PATIENCE_S);
     do {
         check(now_ns() < deadline);
-        poll(NULL, 0, 1);
-        must(hr__process_look(pid, &process));
-    } while (process.state != 'S' || count_waiting() == 0 || !strstr(process.kernel_function, "nanosleep"));
+        await_nap(pid);
+    } while (count_waiting() == 0);
 }
 
 static void the_third_dead_builder_is_an_error_for_all(void **state) {
@@ -414,6 +452,9 @@ int main(void) {
         T(racers_build_once),
         T(threads_build_once),
         cmocka_unit_test(the_next_builder_makes_one_chunk_again),
+#ifdef HR_FAILPOINTS
+        T(data_that_a_dead_builder_still_has_is_waited_for),
+#endif
         T(a_child_of_a_dead_builder_does_not_hold_up_the_next),
         T(the_third_dead_builder_is_an_error_for_all),
         T(those_that_wait_get_the_text_of_a_failure),

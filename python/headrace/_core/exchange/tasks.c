@@ -17,7 +17,7 @@ struct tasks {
     Py_ssize_t list_number, list_taken;
     PyObject *sizes;       /* its attribute batch_size is read when a batch begins; NULL: batch_size */
     Py_ssize_t batch_size; /* of the newest batch; 0: items are handed on as they come */
-    PyObject *changes;     /* list: tuples of a number of drawn tasks and of the batch size from there on */
+    PyObject *changes;     /* list: tuples of the number of a task and of the batch size from there on */
     bool is_batched, drop_last;
     bool is_dataset;                 /* the iterator is that of a dataset, which has ended when it has said so once */
     bool has_size;                   /* the batch size of the next batch was read */
@@ -237,7 +237,7 @@ static int read_size(struct tasks *tasks) {
     tasks->has_ended |= size <= 0; /* after an error, too: a generator that makes batches would have ended */
     if (size < 0) return -1;
     if (size != tasks->batch_size) {
-        PyObject *change = Py_BuildValue("Kn", tasks->drawn_count, size);
+        PyObject *change = Py_BuildValue("Kn", tasks->drawn_count - tasks->lost_count, size);
         int r = change ? PyList_Append(tasks->changes, change) : -1;
         Py_XDECREF(change);
         if (r < 0) return -1;
@@ -549,7 +549,7 @@ static PyMemberDef members[] = {
     {"item_count", T_ULONGLONG, offsetof(struct tasks, item_count), READONLY, "How many items the iterator gave."},
     {"handed_count", T_ULONGLONG, offsetof(struct tasks, handed_count), READONLY, "How many tasks were handed on."},
     {"changes", T_OBJECT_EX, offsetof(struct tasks, changes), READONLY,
-     "The changes of the batch size: tuples of a number of drawn tasks, and of the size from there on."},
+     "The changes of the batch size: tuples of the number of a task, and of the size from there on."},
     {"lost_count", T_ULONGLONG, offsetof(struct tasks, lost_count), READONLY,
      "How many of them no worker got. They have no number."},
     {"answered_count", T_ULONGLONG, offsetof(struct tasks, answered_count), READONLY,
