@@ -427,7 +427,7 @@ class Restarts:
 @KINDS
 @WORKERS
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_sampler_that_restarts_after_its_end_gives_what_torch_gives(make: Any, workers: int, drop_last: bool) -> None:
+def test_restarting_sampler_gives_what_torch_gives(make: Any, workers: int, drop_last: bool) -> None:
     """Torch's BatchSampler asks for another batch after a short one, and ends if that one is empty."""
     got = make(Samples(), workers, batch_size=4, sampler=Restarts(10), drop_last=drop_last)
     torchs = torch.utils.data.BatchSampler(Restarts(10), 4, drop_last)
