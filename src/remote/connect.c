@@ -311,7 +311,7 @@ void hr__link_try_send(const struct hr__read_part *parts, size_t count) {
 }
 
 static int wait_for_message(void *message, size_t room, char *name) {
-    static const char waiting[] = "hr-network"; /* python/headrace/_remote/waiting.py looks for it */
+    static const char waiting[] = "hr-network"; /* python/headrace/_remote/waits.py looks for it */
     int64_t shown_ns = hr__now_ns() + SHOWN_NS;
     for (;;) {
         bool is_ready = false;

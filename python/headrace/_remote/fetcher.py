@@ -26,6 +26,7 @@ from headrace._remote import addresses, buckets, failures, https, settings
 from headrace._remote.addresses import Address
 from headrace._remote.failures import Failed, Passing
 from headrace._remote.https import Found
+from headrace._remote.waits import Wait, Waits
 
 Result = TypeVar("Result")
 
@@ -35,6 +36,7 @@ _FILES_OF_THREAD = 8  # under a low limit of open files (ulimit -n) there are fe
 _LOOKS = 32  # at the same time, of one call
 _SAVE_S = 60.0
 _LOOK_S = 0.2
+_WRITE_S = 0.5  # between two looks at what it waits for
 _IDLE_MS = 10_000
 _FREE_BYTES = 1 << 30
 _FIRST_WAIT_S = 0.1
@@ -65,23 +67,30 @@ class Hosts:
 
 
 _hosts = Hosts()
+_waits = Waits()
 
 
 def retry(address: Address, given: dict[str, Any], request: Callable[[], Result]) -> Result:
     """Returns request(), which is made again while its failures may pass, for retry_s seconds. Raises Failed."""
-    begin = time.monotonic()
-    most_s = float(given.get("retry_s", settings.RETRY_S))
-    tries = 0
+    wait = _waits.begin(address.shown)
+    try:
+        return _retry(wait, address, float(given.get("retry_s", settings.RETRY_S)), request)
+    finally:
+        _waits.end()
+
+
+def _retry(wait: Wait, address: Address, most_s: float, request: Callable[[], Result]) -> Result:
     while True:
-        _hosts.wait(address.host, begin + most_s)
-        tries += 1
+        _hosts.wait(address.host, wait.begin + most_s)
+        wait.tries += 1
         try:
             return request()
         except Passing as failure:
-            waited = time.monotonic() - begin
+            wait.failure = failure.what
+            waited = time.monotonic() - wait.begin
             if waited >= most_s:
-                raise failures.gave_up(address.shown, tries, waited, failure.what) from None
-            wait_s = max(failure.wait_s, min(_MOST_WAIT_S, _FIRST_WAIT_S * 2 ** min(tries - 1, 10)))
+                raise failures.gave_up(address.shown, wait.tries, waited, failure.what) from None
+            wait_s = max(failure.wait_s, min(_MOST_WAIT_S, _FIRST_WAIT_S * 2 ** min(wait.tries - 1, 10)))
             wait_s = min(wait_s * (0.5 + random.random()), most_s - waited)
             if failure.what.startswith("status"):
                 _hosts.note(address.host, wait_s)
@@ -262,13 +271,13 @@ def _become_daemon() -> None:
         os.close(null)
 
 
-def _serve(fetcher: Any, idle_s: float) -> None:
+def _serve(fetcher: Any, folder: str, idle_s: float) -> None:
     """Starts the threads, and saves from time to time, and when no reader is left for a while. The end is then short,
     and the next fetcher does not wait for it."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     for _ in range(_THREADS if files < 0 else min(_THREADS, max(4, files // _FILES_OF_THREAD))):
         threading.Thread(target=_work, args=(fetcher,), daemon=True).start()
-    saved = used = time.monotonic()
+    saved = used = written = time.monotonic()
     while not (info := fetcher.look())["is_ending"]:
         now = time.monotonic()
         if info["connections"]:
@@ -276,6 +285,9 @@ def _serve(fetcher: Any, idle_s: float) -> None:
         if now - saved > _SAVE_S or (now - used > idle_s / 3 and saved < used):
             fetcher.save()
             saved = time.monotonic()
+        if now - written > _WRITE_S:
+            _waits.write(folder)
+            written = now
         time.sleep(min(_LOOK_S, idle_s / 10))
     fetcher.save()
 
@@ -307,7 +319,7 @@ def main(words: list[str] | None = None) -> int:
     idle_ms = int(os.environ.get("HEADRACE_REMOTE_IDLE_MS", _IDLE_MS))
     _looks.fetcher = fetcher
     fetcher.start(quota, min(_FREE_BYTES, shutil.disk_usage(folder).total // 10), idle_ms)
-    _serve(fetcher, idle_ms / 1000)
+    _serve(fetcher, folder, idle_ms / 1000)
     os._exit(0)  # threads may be in requests that no reader waits for
 
 

@@ -142,9 +142,10 @@ def test_retries_do_not_repeat_what_the_fetcher_tried(server: RemoteServer) -> N
 def test_stall_for_the_network_only_warns(on_stall: str, server: RemoteServer) -> None:
     server.files["big.bin"] = token_bytes(BIG)
     remote = sources.Tokens(server.url("big.bin"), length=500)
-    server.latency_s = 3
-    loader = DataLoader(remote, 4, sampler=[3000], num_workers=1, stall_after=1, on_stall=on_stall, max_restarts=1)
-    with pytest.warns(UserWarning, match="it waits for a remote object, so headrace waits on"):
+    server.latency_s = 6
+    loader = DataLoader(remote, 4, sampler=[3000], num_workers=1, stall_after=1.5, on_stall=on_stall, max_restarts=1)
+    what = r"it waits for a remote object, so headrace waits on\n  http://\S+/big\.bin: no answer yet, for \d+ s\n"
+    with pytest.warns(UserWarning, match=what):
         (batch,) = loader
     assert batch.numpy().astype("uint16").tobytes() == server.files["big.bin"][3_000_000:3_001_000]
     server.latency_s = 0

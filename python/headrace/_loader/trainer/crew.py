@@ -39,7 +39,7 @@ from headrace._loader.worker import diagnostics, main
 from headrace._loader.worker.batch_maker import BatchMaker, BatchNotes
 from headrace._loader.worker.descriptors import WorkerDescriptors
 from headrace._options import Settings
-from headrace._remote.waiting import waits_for_network
+from headrace._remote import waits
 from headrace._samples.names import has_indices, shorten
 from headrace._samples.random_numbers import text_of
 from headrace._samples.refill import draws_of, indices_of
@@ -358,8 +358,9 @@ class Crew:
             stalled = self._with_stacks(stalled)
         report = reports.describe_stall(stalled, seconds, self._tasks(stalled.number), start, self._hazards())
         page = "\n " + help_on("worker-stalled")
-        if waits_for_network(stalled.pid):
-            warn_user(f"{report}\n  it waits for a remote object, so headrace waits on" + help_on("remote-slow"))
+        if waits.waits_for_network(stalled.pid):
+            what = "\n  it waits for a remote object, so headrace waits on"
+            warn_user(report + what + waits.describe() + "\n " + help_on("remote-slow"))
         elif self._settings.on_stall == "restart":
             self._kill(stalled, report, page)
         elif stalled.is_halted:

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests what the fetcher writes of the requests that it waits for, and what a trainer shows of that."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import threading
+
+import pytest
+from headrace import _core
+from headrace._remote import waits
+
+FILE = "v1/remote/waits"
+
+
+@pytest.fixture
+def root(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    monkeypatch.setenv("HEADRACE_REMOTE", str(tmp_path))
+    _core.remote_folder()  # makes it
+    return tmp_path
+
+
+def test_the_longest_are_described_first(root: pathlib.Path) -> None:
+    here = waits.Waits()
+    first = here.begin("https://host/first")
+    threads = [threading.Thread(target=here.begin, args=[f"https://host/{number}"]) for number in range(4)]
+    for thread in threads:
+        thread.start()
+        thread.join()
+    first.begin -= 3600
+    first.tries, first.failure = 7, "status 503"
+    here.write(str(root / "v1/remote"))
+    assert waits.describe() == "\n  https://host/first: status 503, 7 tries, for 3600 s"
+    for one in here._open.values():
+        one.begin -= 60
+    here.write(str(root / "v1/remote"))
+    assert waits.describe(2).splitlines()[2] == "  https://host/3: no answer yet, for 60 s"
+    here._open.clear()
+    here.write(str(root / "v1/remote"))
+    assert not (root / FILE).exists()
+    assert waits.describe() == ""
+
+
+@pytest.mark.parametrize("content", ["", "{", "{}", "[1]", "[[1, 2]]", '[["a", "b", "c", "d"]]', "[]", "\udcff"])
+def test_other_files_are_not_shown(content: str, root: pathlib.Path) -> None:
+    (root / FILE).write_bytes(content.encode("utf-8", "surrogateescape"))
+    assert waits.describe() == ""
+
+
+def test_file_of_a_fetcher_that_was_killed_is_not_shown(root: pathlib.Path) -> None:
+    here = waits.Waits()
+    here.begin("https://host/name").begin -= 60
+    here.write(str(root / "v1/remote"))
+    assert waits.describe() != ""
+    os.utime(root / FILE, (0, 0))
+    assert waits.describe() == ""
