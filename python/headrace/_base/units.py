@@ -24,11 +24,11 @@ def size_of(size: object, what: str) -> int:
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", size.strip(), re.IGNORECASE)
         if match is None:
             raise ValueError(f'{what} is {size!r}; give a number of bytes, or a text such as "40G"')
-        return int(float(match[1]) * _UNITS[match[2].upper()])
+        size = float(match[1]) * _UNITS[match[2].upper()]
     if isinstance(size, bool) or not isinstance(size, (int, float)):
         raise TypeError(f'{what} is a number of bytes or a text such as "40G", not {size!r}')
     if not 0 <= size < 1 << 62:
-        raise ValueError(f"{what} is {size}; give 0 or more bytes")
+        raise ValueError(f"{what} is {size:.4g}; give 0 or more bytes, and fewer than 4 EiB")
     return int(size)
 
 

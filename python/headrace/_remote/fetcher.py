@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from headrace import _core
+from headrace._base.units import size_of
 from headrace._remote import addresses, buckets, failures, https, settings
 from headrace._remote.addresses import Address
 from headrace._remote.failures import Failed, Passing
@@ -43,7 +44,6 @@ _FIRST_WAIT_S = 0.1
 _MOST_WAIT_S = 10.0
 _KNOWN_S = 60.0  # for which sizes and versions are not asked for again
 _MOST_KNOWN = 100_000
-_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _NO_QUOTA = 2**64 - 1
 
 
@@ -168,7 +168,9 @@ def _look_line(url: str, text: str) -> str:
 
 def answer_call(lines: list[str]) -> str:
     """Answers a call. "look", settings, URLs: a line for each, see take_line in src/remote/known.c. "list", settings,
-    the begin of a URL: for each object its URL, size and version, between tabs."""
+    the begin of a URL: for each object its URL, size and version, between tabs. "status": JSON, see Fetcher.look."""
+    if lines == ["status"]:
+        return json.dumps(_looks.fetcher.look())
     if len(lines) < 3 or lines[0] not in ("look", "list"):
         raise Failed(errno.EPROTO, "remote: the fetcher received an unknown call")
     text = lines[1]
@@ -235,16 +237,9 @@ def _work(fetcher: Any) -> None:
 # ---- the process ----
 
 
-def parse_quota(text: str | None) -> int:
+def quota_of(text: str | None) -> int:
     """Returns the bytes of HEADRACE_REMOTE_QUOTA: a number, with K, M, G or T. Raises ValueError."""
-    if not text:
-        return _NO_QUOTA
-    stripped = text.strip().upper().removesuffix("IB").removesuffix("B")
-    unit = _UNITS.get(stripped[-1:], 1)
-    number = float(stripped[:-1] if unit > 1 else stripped)
-    if not 0 <= number * unit < 2**62:
-        raise ValueError("out of range")
-    return int(number * unit)
+    return size_of(text, "HEADRACE_REMOTE_QUOTA") if text else _NO_QUOTA
 
 
 def _close_inherited() -> None:
@@ -304,9 +299,9 @@ def main(words: list[str] | None = None) -> int:
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         del os.environ[name]  # of the program that started this process; each request has its own
     try:
-        quota = parse_quota(os.environ.get("HEADRACE_REMOTE_QUOTA"))
-    except ValueError:
-        print("HEADRACE_REMOTE_QUOTA should be a number of bytes, such as 200G", file=sys.stderr)
+        quota = quota_of(os.environ.get("HEADRACE_REMOTE_QUOTA"))
+    except ValueError as error:
+        print(error, file=sys.stderr)
         sys.exit(1)
     try:
         fetcher = _core.Fetcher(os.fsencode(folder))

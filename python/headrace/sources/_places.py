@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Sequence
 from multiprocessing import context
@@ -11,6 +12,7 @@ from typing import Any
 
 from headrace import _core
 from headrace._base.help_key import help_on
+from headrace._base.units import in_units
 from headrace._base.warn import warn_user
 from headrace._remote import addresses, settings
 from headrace._remote.command import use_python
@@ -104,6 +106,8 @@ class Places:
         if known and next_to:
             known += _look_next_to(urls, settings.write(storage, name), name, next_to)
         self.remote = RemoteObjects(list(dict.fromkeys(known)))
+        if self.remote:
+            _warn_if_too_large(self.remote.paths, name)
 
     def warn_of_repeats(self, name: str, opened: list[str] | None = None) -> None:
         """Warns of files that come twice, under the same name or another one. opened: the files, if the paths stand for
@@ -149,6 +153,20 @@ def _look(urls: Sequence[str], storage: str, name: str) -> dict[str, str]:
         some = tuple(os.fsencode(url) for url in asked[first : first + _AT_ONCE])
         _core.remote_look(some, storage.encode())
     return {url: os.fsdecode(_find(url)[0]) for url in unique}
+
+
+def _warn_if_too_large(paths: Sequence[str], name: str) -> None:
+    """Warns of remote objects that the disk of this machine cannot keep, unless the user has said that nothing is
+    kept."""
+    quota = json.loads(_core.remote_call(b"status"))["quota_bytes"]
+    total = sum(_find(path)[5] for path in paths)
+    if total > quota > 0:
+        folder = os.fsdecode(_core.remote_folder())
+        warn_user(
+            f"headrace: sources.{name}: the objects have {in_units(total)}, and {folder} keeps {in_units(quota)} at "
+            "most: what does not fit is fetched again in each epoch; HEADRACE_REMOTE names another folder, "
+            "HEADRACE_REMOTE_QUOTA another limit" + help_on("remote-folder")
+        )
 
 
 def _look_next_to(urls: Sequence[str], storage: str, name: str, ending: str) -> list[str]:

@@ -55,6 +55,23 @@ def test_samples_are_right_without_room(
     assert_same(*open_both(name, server, tmp_path))
 
 
+@pytest.mark.parametrize(("quota", "is_named"), [("200K", True), ("0", False), ("1G", False)])
+def test_objects_that_do_not_fit_are_a_warning(
+    quota: str,
+    is_named: bool,
+    server: RemoteServer,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    monkeypatch.setenv("HEADRACE_REMOTE_QUOTA", quota)
+    open_both("Tokens", server, tmp_path)
+    found = [str(one.message) for one in recwarn if "HEADRACE_REMOTE_QUOTA" in str(one.message)]
+    assert len(found) == is_named
+    for text in found:
+        assert f"{tmp_path}/remote/v1/remote keeps 200.0 KiB at most" in text
+
+
 def test_full_disk_gives_right_samples(
     server: RemoteServer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,7 +314,7 @@ def test_fetcher_of_the_environment_is_used(
 @pytest.mark.parametrize("quota", ["word", "-1", "9" * 30])
 def test_wrong_quota_is_an_error(quota: str, server: RemoteServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_REMOTE_QUOTA", quota)
-    with pytest.raises(OSError, match="HEADRACE_REMOTE_QUOTA should be a number of bytes"):
+    with pytest.raises(OSError, match="HEADRACE_REMOTE_QUOTA is .*; give"):
         sources.Tokens(server.url("a.bin"), length=500)
 
 
