@@ -314,7 +314,7 @@ def test_fetcher_of_the_environment_is_used(
 @pytest.mark.parametrize("quota", ["word", "-1", "9" * 30])
 def test_wrong_quota_is_an_error(quota: str, server: RemoteServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_REMOTE_QUOTA", quota)
-    with pytest.raises(OSError, match="HEADRACE_REMOTE_QUOTA is .*; give"):
+    with pytest.raises(OSError, match=r"HEADRACE_REMOTE_QUOTA is .*; give"):
         sources.Tokens(server.url("a.bin"), length=500)
 
 
