@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from headrace._base import this_process
+from headrace._base import this_process, tracebacks
 from headrace._base.help_key import help_on
 from headrace._loader.both.per_loader import WARMED
 from headrace._loader.forkserver import client
@@ -56,17 +56,21 @@ def why_torchs(loader: classes.DataLoader[Any]) -> str | None:
 
 def get_iterator(loader: classes.DataLoader[Any]) -> Any:
     """Returns the iterator of any torch loader: headrace's if its engine can run, else torch's."""
-    if not uses_engine(loader):
-        iterator = _iterator_in_process(loader)
-        return iterator if isinstance(iterator, in_process.InProcessIterator) else base.moved(loader, iterator)
-    if reason := why_torchs(loader):
-        _warn_of_torchs(reason)
-        if worker_count.is_auto(loader.num_workers):
-            loader.num_workers = worker_count.by_rule()
-        return base.moved(loader, _torchs_iterator(loader))
-    if not worker_count.is_auto(loader.num_workers):
-        loaders.called_by_torch(loader.check_worker_number_rationality)
-    return _iterator_over_workers(loader)
+    try:
+        if not uses_engine(loader):
+            iterator = _iterator_in_process(loader)
+            return iterator if isinstance(iterator, in_process.InProcessIterator) else base.moved(loader, iterator)
+        if reason := why_torchs(loader):
+            _warn_of_torchs(reason)
+            if worker_count.is_auto(loader.num_workers):
+                loader.num_workers = worker_count.by_rule()
+            return base.moved(loader, _torchs_iterator(loader))
+        if not worker_count.is_auto(loader.num_workers):
+            loaders.called_by_torch(loader.check_worker_number_rationality)
+        return _iterator_over_workers(loader)
+    except Exception as error:
+        tracebacks.cut(error)
+        raise error
 
 
 def _iterator_in_process(loader: classes.DataLoader[Any]) -> Any:
