@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace._base import this_process, tracebacks
 from headrace._base.help_key import help_on
-from headrace._loader.both.per_loader import WARMED
+from headrace._loader.both.per_loader import UNCOUNTED, WARMED
 from headrace._loader.forkserver import client
 from headrace._loader.start import contexts
 from headrace._ranks import worker_count
@@ -85,8 +85,11 @@ def _iterator_in_process(loader: classes.DataLoader[Any]) -> Any:
 
 def _torchs_iterator(loader: classes.DataLoader[Any]) -> Any:
     """Returns torch's iterator. It is counted and continued for loaders that have a state: headrace's own."""
-    if isinstance(loader, base.DataLoader) or table.kept(loader).position.next_start is not None:
+    kept = table.kept(loader)
+    if isinstance(loader, base.DataLoader) or kept.position.next_start is not None:
+        kept.told.discard(UNCOUNTED)
         return plain.get_iterator(loader)
+    kept.told.add(UNCOUNTED)
     return loaders.torchs_iterator(loader)
 
 
@@ -106,6 +109,8 @@ def new_iterator(cls: type, *arguments: Any, **named: Any) -> Any:
     """Replaces __new__ of torch's iterator class for workers while headrace is installed. A class that derives from it
     has its own arguments, and is not changed."""
     if cls is not classes.MultiProcessingIterator:
+        if not issubclass(cls, workers.Iterator) and arguments and isinstance(arguments[0], classes.DataLoader):
+            table.kept(arguments[0]).told.add(UNCOUNTED)
         return loaders.torchs_new(cls)
     return _new_iterator(*arguments, **named)
 
