@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from headrace._tensors import torch_names
@@ -114,6 +115,19 @@ def explain_no_more() -> None:
         del classes.DataLoader.__getattr__  # type: ignore[attr-defined]
         classes.DataLoader.__new__ = torchs_new  # type: ignore[method-assign]
         _explained = None
+
+
+@contextlib.contextmanager
+def torchs_engine(loader: Any) -> Iterator[None]:
+    """Gives a loader torch's iterator in a block, also one of headrace's, and whatever is installed."""
+    before = factories()
+    set_factories(torchs_iterator, torchs_new)
+    loader._get_iterator = functools.partial(torchs_iterator, loader)
+    try:
+        yield
+    finally:
+        del loader._get_iterator
+        set_factories(*before)
 
 
 _iter: tuple[Any, Any] | None = None  # what wrap_iter has set, and what was there before
