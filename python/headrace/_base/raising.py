@@ -14,15 +14,17 @@ from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from headrace._base import exception_text
+from headrace._base import exception_text, tracebacks
 
 
 def traceback_of(error: BaseException) -> str:
-    """Returns the traceback as Python prints it, or a shorter one if a part of the exception refuses to be printed."""
+    """Returns the traceback as Python prints it, without headrace's frames above the user's code, or a shorter one if a
+    part of the exception refuses to be printed."""
+    trace = tracebacks.users_part(error.__traceback__)
     try:
-        return "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        return "".join(traceback.format_exception(type(error), error, trace))
     except Exception:
-        frames = "".join(traceback.format_tb(error.__traceback__))
+        frames = "".join(traceback.format_tb(trace))
         return f"Traceback (most recent call last):\n{frames}{exception_text.in_words(error)}\n"
 
 

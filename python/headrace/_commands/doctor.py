@@ -28,8 +28,9 @@ SOURCE is one of
   path/data.pkl        a file that pickle.dump(object, file) has written
 
 Without SOURCE it checks the machine. With --run SOURCE it runs a loader, and says
-how fast it is and why: see `headrace doctor --machine-help` for these two, which
-also take --workers and --batches.
+how fast it is and why. With --compare SOURCE it compares the batches of a loader
+with torch's: see `headrace doctor --machine-help` for these three, which also take
+--workers and --batches.
 
 Exit code: 0 fine, 1 warnings, 2 errors (or SOURCE cannot be loaded).
 """
@@ -49,8 +50,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _is_for_machine(arguments: list[str]) -> bool:
-    """Returns True if no SOURCE is given, or a loader is to be run."""
-    if any(one == "--run" or one.startswith("--run=") for one in arguments):
+    """Returns True if no SOURCE is given, or a loader is to be run or compared."""
+    if any(one.partition("=")[0] in ("--run", "--compare") for one in arguments):
         return True
     if any(one in ("-h", "--help") for one in arguments):
         return False

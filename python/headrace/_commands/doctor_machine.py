@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
 from headrace import _options
@@ -22,8 +22,11 @@ _DESCRIPTION = """\
 Without arguments: says what this machine, its container and its limits mean for
 loaders. With --run: runs a loader and says how it spends its time, what grows
 in its workers, how many workers are enough, and what is wrong with its sampler
-or its padding. SOURCE is module:make_loader or path/script.py:make_loader: a
-loader, or a function that returns one when it is called without arguments.
+or its padding. With --compare: draws the batches of a loader with torch's engine
+and with headrace's, from equal seeds, and says at which batch and sample they
+differ first. SOURCE is module:make_loader or path/script.py:make_loader: a loader,
+or a function that returns one when it is called without arguments (for --compare
+always a function).
 
 Exit code 0: nothing is wrong; 1: warnings; 2: errors.
 """
@@ -52,6 +55,22 @@ def _load(source: str) -> Any:
             f"{source} gives no loader: {type(value).__name__} does not have all of dataset, num_workers and __iter__"
         )
     return value
+
+
+def _maker(source: str) -> Callable[[], Any]:
+    """Returns the function that makes a loader of torch's or headrace.torch's. Raises NoLoader."""
+    value = target.load(source)
+    if _is_loader(value) or not callable(value):
+        raise NoLoader(f"{source} is a {type(value).__name__}; name a function that makes the loader: it is made twice")
+
+    def make() -> Any:
+        with target.reports_failure(f"{source} was called without arguments, to make the loader"):
+            loader = value()
+        if not _options.is_torchs_loader(loader):
+            raise NoLoader(f"{source} gives a {type(loader).__name__}, which is not one of torch's loaders")
+        return loader
+
+    return make
 
 
 @contextlib.contextmanager
@@ -114,6 +133,20 @@ def _run(source: str, batches: int, is_json: bool, stdout: TextIO) -> int:
     return target.print_report(text, stdout, observations.exit_code(found))
 
 
+def _compare(source: str, batches: int, is_json: bool, stdout: TextIO) -> int:
+    from headrace.doctor.run import compared
+
+    try:
+        found = compared.examine(_maker(source), batches)
+    except (NoLoader, target.Failed) as error:
+        if error.__cause__ is not None:
+            target.show(error.__cause__)
+        print(f"headrace doctor: {error}", file=sys.stderr)
+        return observations.ERRORS
+    text = observations.as_json(found) if is_json else observations.as_text(found)
+    return target.print_report(text, stdout, observations.exit_code(found))
+
+
 def _check_machine(workers: int | None, is_json: bool) -> int:
     machine: dict[str, Any] | None = None
     try:
@@ -147,8 +180,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--workers", type=_positive, metavar="N", help="check the machine for this number of workers")
     parser.add_argument("--run", metavar="SOURCE", help="run this loader")
+    parser.add_argument("--compare", metavar="SOURCE", help="compare its batches with torch's engine and headrace's")
     parser.add_argument(
-        "--batches", type=_positive, default=200, metavar="N", help="run N of its batches (default: 200)"
+        "--batches", type=_positive, default=200, metavar="N", help="run or compare N of its batches (default: 200)"
     )
     return parser
 
@@ -156,7 +190,9 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: list[str]) -> int:
     """Runs the command; returns its exit code."""
     asked = _parser().parse_args(arguments)
-    if not asked.run:
+    if not (asked.run or asked.compare):
         return _check_machine(asked.workers, asked.json)
     with target.stdout_of_report(asked.json) as stdout:
+        if asked.compare:
+            return _compare(asked.compare, asked.batches, asked.json, stdout)
         return _run(asked.run, asked.batches, asked.json, stdout)

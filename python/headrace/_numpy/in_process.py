@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from headrace._base import tracebacks
 from headrace._loader.both.in_process import InProcess, drawn_of
 from headrace._numpy.as_any import AsAnyLoader
 from headrace._numpy.batch_maker import Fetcher
@@ -56,6 +57,9 @@ class InProcessIterator(InProcess):
         except StopIteration:
             self._end()
             raise
+        except Exception as error:
+            tracebacks.cut(error)
+            raise error
         if self.was_made is not None:
             self.was_made(data)
         return data

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from headrace import _core
+from headrace._base import tracebacks
 from headrace._base.help_key import help_on
 from headrace._loader.both.over_workers import OverWorkers
 from headrace._loader.trainer import start_errors
@@ -82,5 +83,9 @@ class WorkerIterator(OverWorkers, _core.Iterator):
         )
 
     def _prepare(self) -> Any:
-        self._engine.warn_of_copies(stacklevel=3)
-        return self._engine.answer(self, self._wait(), self._batch_size)
+        try:
+            self._engine.warn_of_copies(stacklevel=3)
+            return self._engine.answer(self, self._wait(), self._batch_size)
+        except Exception as error:
+            tracebacks.cut(error)
+            raise error

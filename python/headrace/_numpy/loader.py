@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from headrace import _core, _options
-from headrace._base import lookup
+from headrace._base import lookup, tracebacks
 from headrace._loader import headspace
 from headrace._loader.both import iterable, passes, ranks
 from headrace._loader.both import state as _state
@@ -282,7 +282,11 @@ class Loader(Options):
         if windows is not None:
             begin = functools.partial(windows.begin, passes.Passes(AsAnyLoader(self), self._begin))
         if not headspace.is_asked():
-            return begin()
+            try:
+                return begin()
+            except Exception as error:
+                tracebacks.cut(error)
+                raise error
         from headrace._loader.headspace import session  # imported only if it is needed
 
         show = self._kept.show_of(AsAnyLoader(self).settings())

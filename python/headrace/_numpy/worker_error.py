@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import NoReturn
 
-from headrace._base import exception_text, raising, signals
+from headrace._base import exception_text, raising, signals, tracebacks
 
 
 class _Lines(str):
@@ -45,6 +45,7 @@ def _error_of(sent: raising.Sent, note: str) -> BaseException:
     return found.remade(note)
 
 
+@tracebacks.raises_what_was_sent
 def reraise(sent: raising.Sent, note: str) -> NoReturn:
     """Raises the exception that a worker sent, with a note about where it came from."""
     # Without signals, because the code of the exception's class may raise anything: the exception of a signal's handler

@@ -61,6 +61,15 @@ def states() -> dict[str, Any]:
     return found
 
 
+def restore(before: dict[str, Any]) -> None:
+    """Sets these generators to the states."""
+    random.setstate(before["random"])
+    if "numpy" in before:
+        sys.modules["numpy"].random.set_state(before["numpy"])
+    if "torch" in before:
+        sys.modules["torch"].default_generator.set_state(before["torch"])
+
+
 @contextlib.contextmanager
 def generators_kept() -> Iterator[None]:
     """Restores these generators at the end of the block to what they were at its start."""
@@ -68,8 +77,4 @@ def generators_kept() -> Iterator[None]:
     try:
         yield
     finally:
-        random.setstate(before["random"])
-        if "numpy" in before:
-            sys.modules["numpy"].random.set_state(before["numpy"])
-        if "torch" in before:
-            sys.modules["torch"].default_generator.set_state(before["torch"])
+        restore(before)

@@ -58,6 +58,9 @@ with gc_pause.paused():  # a collection would visit all of torch, which takes as
     else:
         if not getattr(multiprocessing.current_process(), "_inheriting", False):  # a worker would repeat the warning
             warnings.warn(f"headrace: using torch's DataLoader instead of headrace's: {_reason}", stacklevel=2)
+        from headrace.torch._own import table
+
+        table.why_no_engine = _reason
         from headrace.torch._loader.fallback import (  # type: ignore[assignment]
             DataLoader,
             install,
@@ -68,6 +71,7 @@ with gc_pause.paused():  # a collection would visit all of torch, which takes as
         )
 
     from headrace.torch._batches.packed import collate_packed
+    from headrace.torch._loader.any_loader import load_state_dict, report, skip, state_dict
     from headrace.torch._samplers.distributed_sampler import DistributedSampler
     from headrace.torch._samplers.per_rank import per_rank
 
@@ -77,8 +81,12 @@ __all__ = [
     "collate_packed",
     "install",
     "installed",
+    "load_state_dict",
     "per_rank",
+    "report",
+    "skip",
     "spawn",
+    "state_dict",
     "stats",
     "uninstall",
 ]

@@ -9,6 +9,8 @@ static void words_after_the_script_are_its_own(void **state) {
     (void)state;
     assert_command("run --nproc 2 train.py --nnodes 3 -m x", "/bin/python3 -u train.py --nnodes 3 -m x");
     assert_command("run train.py --r", "/bin/python3 -u train.py --r");
+    assert_command("run train.py --logs d --prefix x", "/bin/python3 -u train.py --logs d --prefix x");
+    assert_command("run -m train --logs d --logs-specs x", "/bin/python3 -u -m train --logs d --logs-specs x");
     assert_command("run -- train.py x", "/bin/python3 -u train.py x");
     assert_command("run -- train.py -- x", "/bin/python3 -u train.py -- x");
     assert_command("run train.py -- x", "/bin/python3 -u train.py x");

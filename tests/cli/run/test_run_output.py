@@ -51,6 +51,47 @@ def test_output_of_one_rank_is_untouched(tmp_path: Path) -> None:
     assert (out, err) == (b"a\r\xff\0b", b"no newline")
 
 
+EPOCHS = """import sys
+for epoch in range(3): print(f"Epoch {epoch}", *sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("where", ["a pipe", "a file"])
+@pytest.mark.parametrize("options", [(), ("--prefix", "auto"), ("--local-ranks-filter", "0")])
+def test_lines_of_one_rank_begin_as_the_script_writes_them(
+    tmp_path: Path, where: str, options: tuple[str, ...]
+) -> None:
+    """Words after the script are its own, also those that begin as an option of headrace."""
+    words = ("--logs", "folder", "--nproc", "3", "-r", "3")
+    wanted = [f"Epoch {epoch} {' '.join(words)}" for epoch in range(3)]
+    if where == "a pipe":
+        result = run(tmp_path, EPOCHS, *options, nproc=1, arguments=words)
+        assert (result.code, result.stdout.splitlines(), result.stderr) == (0, wanted, "")
+        return
+    with (
+        (tmp_path / "out").open("wb") as out,
+        Job(tmp_path, EPOCHS, *options, nproc=1, arguments=words, stdout=out) as job,
+    ):
+        assert job.finish().code == 0
+    assert (tmp_path / "out").read_text().splitlines() == wanted
+
+
+@pytest.mark.parametrize("where", ["a pipe", "a file"])
+def test_lines_of_several_ranks_begin_with_their_rank(tmp_path: Path, where: str) -> None:
+    """--prefix never leaves it out."""
+    out = tmp_path / "out"
+    for options, mark in (((), "[{}] "), (("--prefix", "never"), "")):
+        with (
+            out.open("wb") as to,
+            Job(tmp_path, EPOCHS, *options, stdout=to if where == "a file" else subprocess.PIPE) as job,
+        ):
+            result = job.finish()
+        text = out.read_text() if where == "a file" else result.stdout
+        assert sorted(text.splitlines()) == sorted(
+            f"{mark.format(rank)}Epoch {epoch}" for rank in range(2) for epoch in range(3)
+        )
+
+
 def test_bytes_that_are_no_text_are_kept(tmp_path: Path) -> None:
     """A character of UTF-8 in two parts, bytes of no character, and zero bytes."""
     code = r"""from ranks import *

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from headrace._loader.trainer.tuning import Tuning
 
 NO_REPORT = "headrace: there is no report before the first iteration with workers"
-NO_CACHE, WARMED = "no cache", "warmed"  # words of `told`
+# Words of `told`. UNCOUNTED: headrace has not made the newest iterator.
+NO_CACHE, WARMED, UNCOUNTED = "no cache", "warmed", "uncounted"
 
 
 class PerLoader:

@@ -63,7 +63,7 @@ def _with_number(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bool, t
     return True, (*args[:place], worker_count.by_rule(), *args[place + 1 :]), kwargs
 
 
-def _check_continuable(dataset: Any) -> None:
+def check_continuable(dataset: Any) -> None:
     """Raises StateError for a DataPipe, because its loader has torch's iterator as it is."""
     if isinstance(dataset, classes.DataPipes):
         raise StateError(
@@ -139,7 +139,7 @@ class DataLoader(Options, classes.DataLoader[_T_co]):
     def _use_steps(self, steps: int, held_back: int) -> None:
         """Gives the loader epochs of so many steps. They are not read from the attribute, because a subclass may use
         that name."""
-        _check_continuable(self.dataset)
+        check_continuable(self.dataset)
         checked = _options.check_steps_per_epoch(steps, held_back, loaders.is_iterable(self))
         table.kept(self).position.windows = Windows(checked)
         vars(self)[_STEPS] = checked
@@ -202,12 +202,12 @@ class DataLoader(Options, classes.DataLoader[_T_co]):
 
         Raises TypeError and ValueError (StateError) for a state that is damaged, newer, of another library or of
         another dataset, and then changes nothing."""
-        _check_continuable(self.dataset)
+        check_continuable(self.dataset)
         _state.load(AsAnyLoader(self), state)
 
     def skip(self, steps: int) -> None:
         """Lets the next iter() begin `steps` batches later, without making them. Raises TypeError and ValueError."""
-        _check_continuable(self.dataset)
+        check_continuable(self.dataset)
         table.kept(self).position.skip(AsAnyLoader(self), _options.check_count("steps", steps))
 
     @property

@@ -7,6 +7,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from headrace._base import tracebacks
 from headrace.sampling._watch import EpochIterator
 from headrace.torch._own import iterators
 
@@ -33,11 +34,15 @@ class CheckedIterator(EpochIterator):
     def _prepare(self: Any) -> Any:
         # All in one frame, so that warnings name the caller's line. A profiler's record is opened only if a profiler
         # is on, because opening it takes longer than making a small batch.
-        if iterators.profiler_is_on():
-            with iterators.profiler.record_function(self._profile_name):
+        try:
+            if iterators.profiler_is_on():
+                with iterators.profiler.record_function(self._profile_name):
+                    data = self._next_data()
+            else:
                 data = self._next_data()
-        else:
-            data = self._next_data()
+        except Exception as error:
+            tracebacks.cut(error)
+            raise error
         length, number = self._IterableDataset_len_called, self._num_yielded + 1
         if length is not None and number > length and number != self._warned_at:
             self._warned_at = number  # set first: if warnings are errors, the next call returns the batch

@@ -8,9 +8,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from headrace._base import this_process
+from headrace._base import this_process, tracebacks
 from headrace._base.help_key import help_on
-from headrace._loader.both.per_loader import WARMED
+from headrace._loader.both.per_loader import UNCOUNTED, WARMED
 from headrace._loader.forkserver import client
 from headrace._loader.start import contexts
 from headrace._ranks import worker_count
@@ -56,17 +56,21 @@ def why_torchs(loader: classes.DataLoader[Any]) -> str | None:
 
 def get_iterator(loader: classes.DataLoader[Any]) -> Any:
     """Returns the iterator of any torch loader: headrace's if its engine can run, else torch's."""
-    if not uses_engine(loader):
-        iterator = _iterator_in_process(loader)
-        return iterator if isinstance(iterator, in_process.InProcessIterator) else base.moved(loader, iterator)
-    if reason := why_torchs(loader):
-        _warn_of_torchs(reason)
-        if worker_count.is_auto(loader.num_workers):
-            loader.num_workers = worker_count.by_rule()
-        return base.moved(loader, _torchs_iterator(loader))
-    if not worker_count.is_auto(loader.num_workers):
-        loaders.called_by_torch(loader.check_worker_number_rationality)
-    return _iterator_over_workers(loader)
+    try:
+        if not uses_engine(loader):
+            iterator = _iterator_in_process(loader)
+            return iterator if isinstance(iterator, in_process.InProcessIterator) else base.moved(loader, iterator)
+        if reason := why_torchs(loader):
+            _warn_of_torchs(reason)
+            if worker_count.is_auto(loader.num_workers):
+                loader.num_workers = worker_count.by_rule()
+            return base.moved(loader, _torchs_iterator(loader))
+        if not worker_count.is_auto(loader.num_workers):
+            loaders.called_by_torch(loader.check_worker_number_rationality)
+        return _iterator_over_workers(loader)
+    except Exception as error:
+        tracebacks.cut(error)
+        raise error
 
 
 def _iterator_in_process(loader: classes.DataLoader[Any]) -> Any:
@@ -81,8 +85,11 @@ def _iterator_in_process(loader: classes.DataLoader[Any]) -> Any:
 
 def _torchs_iterator(loader: classes.DataLoader[Any]) -> Any:
     """Returns torch's iterator. It is counted and continued for loaders that have a state: headrace's own."""
-    if isinstance(loader, base.DataLoader) or table.kept(loader).position.next_start is not None:
+    kept = table.kept(loader)
+    if isinstance(loader, base.DataLoader) or kept.position.next_start is not None:
+        kept.told.discard(UNCOUNTED)
         return plain.get_iterator(loader)
+    kept.told.add(UNCOUNTED)
     return loaders.torchs_iterator(loader)
 
 
@@ -102,6 +109,8 @@ def new_iterator(cls: type, *arguments: Any, **named: Any) -> Any:
     """Replaces __new__ of torch's iterator class for workers while headrace is installed. A class that derives from it
     has its own arguments, and is not changed."""
     if cls is not classes.MultiProcessingIterator:
+        if not issubclass(cls, workers.Iterator) and arguments and isinstance(arguments[0], classes.DataLoader):
+            table.kept(arguments[0]).told.add(UNCOUNTED)
         return loaders.torchs_new(cls)
     return _new_iterator(*arguments, **named)
 

@@ -10,7 +10,7 @@ from typing import Any
 from headrace import _options
 from headrace._loader import headspace
 from headrace.torch._frameworks import accelerate
-from headrace.torch._loader import choose, loader
+from headrace.torch._loader import any_loader, choose, loader
 from headrace.torch._own import loaders, table
 
 
@@ -23,6 +23,10 @@ def install(**options: Any) -> None:
     framework's own iterator class that derives from torch's is not changed. Iterators that already run continue as they
     are. Loaders that accelerate prepares later are headrace.torch.DataLoader inside.
 
+    torch's loaders get no methods, because frameworks look for them. headrace.torch.state_dict(loader),
+    load_state_dict(loader, state), skip(loader, steps), report(loader) and stats(loader) do what the methods of
+    headrace.torch.DataLoader do.
+
     Args:
         options: headrace.torch.DataLoader's own options, such as arena_limit. They apply to every loader that does not
             set them itself.
@@ -30,6 +34,7 @@ def install(**options: Any) -> None:
     _options.check_installed(options)
     table.installed_options = _options.with_folder(options)
     loaders.set_factories(choose.get_iterator, choose.new_iterator)
+    loaders.explain(any_loader.get_attribute, any_loader.new)
     if headspace.is_asked():
         loaders.wrap_iter(choose.iter_measured)
     accelerate.install(loader.DataLoader)
@@ -39,6 +44,7 @@ def uninstall() -> None:
     """Gives torch.utils.data.DataLoader its own engine back. headrace.torch.DataLoader keeps headrace's engine."""
     table.installed_options = {}
     loaders.set_factories(loaders.torchs_iterator, loaders.torchs_new)
+    loaders.explain_no_more()
     loaders.unwrap_iter()
     accelerate.uninstall()
 
@@ -46,7 +52,7 @@ def uninstall() -> None:
 @contextmanager
 def installed(**options: Any) -> Iterator[None]:
     """Calls install() for the duration of a with block."""
-    before, was_wrapped = loaders.factories(), loaders.is_iter_wrapped()
+    before, was_wrapped, was_explained = loaders.factories(), loaders.is_iter_wrapped(), loaders.is_explained()
     theirs = table.installed_options
     was_installed = accelerate.is_installed()
     install(**options)
@@ -55,6 +61,8 @@ def installed(**options: Any) -> Iterator[None]:
     finally:
         table.installed_options = theirs
         loaders.set_factories(*before)
+        if not was_explained:
+            loaders.explain_no_more()
         if not was_wrapped:
             loaders.unwrap_iter()
         if not was_installed:

@@ -8,6 +8,7 @@ import warnings
 from typing import Any, TypeVar
 
 from headrace import _options
+from headrace._base import tracebacks
 from headrace._base.help_key import help_on
 from headrace._loader import headspace
 from headrace._loader.forkserver import context
@@ -65,7 +66,11 @@ class DataLoader(base.DataLoader[_T_co]):
 
     def __iter__(self) -> Any:
         """Returns an iterator over an epoch."""
-        return choose.measured(self, super().__iter__) if headspace.is_asked() else super().__iter__()
+        try:
+            return choose.measured(self, super().__iter__) if headspace.is_asked() else super().__iter__()
+        except Exception as error:
+            tracebacks.cut(error)
+            raise error
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch, which rng="sample" and on_bad_sample="refill" use. Without it, the epochs

@@ -11,7 +11,7 @@ import warnings
 from typing import Any, NoReturn
 
 from headrace import _core
-from headrace._base import exception_text, lookup, raising, signals
+from headrace._base import exception_text, lookup, raising, signals, tracebacks
 from headrace._loader.both import iterable as both_iterable
 from headrace._loader.both import ranks
 from headrace._loader.both.beginning import note_drawn
@@ -49,6 +49,7 @@ def _error_of(wrapped: Any, note: str) -> BaseException:
     return error
 
 
+@tracebacks.raises_what_was_sent
 def _reraise(wrapped: Any, note: str = "") -> NoReturn:
     # Without signals, because the code of the exception's class may raise anything: the exception of a signal's handler
     # would be taken for that.

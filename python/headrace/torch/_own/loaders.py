@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from headrace._tensors import torch_names
@@ -82,6 +83,51 @@ def set_factories(factory: Any, new: Any) -> None:
     __new__ of torch's iterator class for workers, for code that calls the class directly."""
     classes.DataLoader._get_iterator = factory  # type: ignore[method-assign]
     MultiProcessingIterator.__new__ = new
+
+
+def is_installed(loader: Any) -> bool:
+    """Returns True if the iterators of a loader are made by a function of headrace."""
+    return str(getattr(type(loader)._get_iterator, "__module__", None)).startswith("headrace.")
+
+
+_explained: Any = None  # the __getattr__ that explain() has set
+
+
+def is_explained() -> bool:
+    return _explained is not None
+
+
+def explain(get_attribute: Any, new: Any) -> None:
+    """Sets __getattr__ and __new__ of torch's loader, which explain what it lacks, if it has none."""
+    global _explained
+    names = vars(classes.DataLoader)
+    if "__getattr__" not in names and names.get("__new__", torchs_new) is torchs_new:
+        _explained = get_attribute
+        classes.DataLoader.__getattr__ = get_attribute  # type: ignore[attr-defined]
+        classes.DataLoader.__new__ = new  # type: ignore[method-assign]
+
+
+def explain_no_more() -> None:
+    """Undoes explain, unless other code has replaced a method since then."""
+    global _explained
+    names = vars(classes.DataLoader)
+    if _explained is not None and names.get("__getattr__") is _explained:
+        del classes.DataLoader.__getattr__  # type: ignore[attr-defined]
+        classes.DataLoader.__new__ = torchs_new  # type: ignore[method-assign]
+        _explained = None
+
+
+@contextlib.contextmanager
+def torchs_engine(loader: Any) -> Iterator[None]:
+    """Gives a loader torch's iterator in a block, also one of headrace's, and whatever is installed."""
+    before = factories()
+    set_factories(torchs_iterator, torchs_new)
+    loader._get_iterator = functools.partial(torchs_iterator, loader)
+    try:
+        yield
+    finally:
+        del loader._get_iterator
+        set_factories(*before)
 
 
 _iter: tuple[Any, Any] | None = None  # what wrap_iter has set, and what was there before

@@ -13,6 +13,8 @@ from headrace._options import Settings, explained_as_attributes, own_values
 
 installed_options: dict[str, Any] = {}  # those of install(), for loaders that do not set them themselves
 
+why_no_engine: str | None = None  # why the fallback is used
+
 NAME = "_headrace_kept"
 
 

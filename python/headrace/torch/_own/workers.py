@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.utils.data
 
-from headrace._base import raising
+from headrace._base import raising, tracebacks
 from headrace._tensors import torch_names
 from headrace.torch._own.classes import UTILS, ExceptionWrapper
 
@@ -68,7 +68,7 @@ def wrap_exception(where: str) -> Any:
     error = sys.exc_info()[1]
     assert error is not None
     try:
-        return ExceptionWrapper(where=where)
+        return ExceptionWrapper((type(error), error, tracebacks.users_part(error.__traceback__)), where)
     except Exception:  # torch cannot print an exception of this class
         wrapped = ExceptionWrapper((None, None, None), where)
         wrapped.exc_type, wrapped.exc_msg = type(error), raising.traceback_of(error)
