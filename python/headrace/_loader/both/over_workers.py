@@ -100,7 +100,10 @@ class OverWorkers(EpochIterator):
     def _raise_timeout(self, timeout: engine.Timeout) -> NoReturn:
         error = self._timeout_error()
         exception_text.add_note(error, f"headrace: {timeout}")
-        raise error from None
+        try:
+            raise error from None
+        finally:
+            del error  # this frame is in its traceback: a cycle would keep the iterator and its workers
 
     def _timeout_error(self) -> BaseException:
         """Returns the exception for a batch that did not arrive in time."""
