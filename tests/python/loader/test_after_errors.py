@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""After an exception of a loader: once it is handled and the loader is dropped, the workers are gone, without the cyclic
-garbage collector, which trainings turn off."""
+"""After an exception of a loader: once it is handled and the loader is dropped, the workers are gone, without the
+cyclic garbage collector, which trainings turn off."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RaisingSampler:
 
 
 class RaisingNext(RaisingSampler):
-    """Is its own iterator, which is no generator."""
+    """A sampler that is its own iterator, and no generator."""
 
     def __iter__(self) -> Any:
         self.given = 0
