@@ -195,8 +195,8 @@ int hr__crew_expect_end(hr_crew *crew, uint32_t worker) {
     return r < 0 ? r : hr__arena_watch(crew->arena, worker, -1);
 }
 
-int hr_worker_ignore_others(int trainer) {
-    int r = trainer > 0 ? hr__ignore_others(trainer) : -EINVAL;
+int hr_worker_ignore_others(int trainer, bool interrupts) {
+    int r = trainer > 0 ? hr__ignore_others(trainer, interrupts) : -EINVAL;
     return r < 0 ? hr__fail(r, "crew: cannot ignore signals of other processes than %d: %s", trainer, hr_error_text(r))
                  : 0;
 }

@@ -252,7 +252,7 @@ int hr__spawn(const char *const *words, int error_fd, int *ret_pid);
 
 /* ---- sender.c ---- */
 
-int hr__ignore_others(int trainer); /* see hr_worker_ignore_others */
+int hr__ignore_others(int trainer, bool interrupts); /* see hr_worker_ignore_others */
 
 /* ---- signals.c: signals that are blocked and read from a descriptor ---- */
 

@@ -5,6 +5,8 @@
 
 #include <headrace/crew.h>
 
+#include <stdbool.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -15,8 +17,11 @@ extern "C" {
  * they do in processes that the worker forks.
  *
  * It sets a handler for those of the signals that have their default action, and leaves others. Setting another action
- * later replaces it. May be called again, also in a forked child. -EINVAL: `trainer` is no process ID. */
-HR_API int hr_worker_ignore_others(int trainer);
+ * later replaces it. May be called again, also in a forked child. -EINVAL: `trainer` is no process ID.
+ *
+ * `interrupts`: SIGINT too, which a terminal and a notebook send to the process group of a trainer that goes on. The
+ * handler that it has now is called if the trainer, the worker itself or a timer has sent it. Ignored, it stays so. */
+HR_API int hr_worker_ignore_others(int trainer, bool interrupts);
 
 /* ---- the diagnostics file: the last output of a worker, which is still there after its death ---- */
 

@@ -21,7 +21,7 @@ from headrace import _core
 from headrace._base import code
 from headrace._base.attributes import own_attributes
 from headrace._base.help_key import help_on
-from headrace._base.lookup import static_dict, static_mro
+from headrace._base.lookup import static_dict, static_module, static_mro
 from headrace._base.status import Status, parts_of
 from headrace._base.this_process import is_first_rank
 from headrace._base.units import count_workers, in_units
@@ -59,8 +59,9 @@ _OPAQUE = ("numpy", "pandas", "torch", "pyarrow", "polars", "builtins", "collect
 # ---- the parts of a dataset that have names ----
 
 
-def _is_opaque(kind: type) -> bool:
-    module = kind.__module__
+def is_opaque(kind: type) -> bool:
+    """Returns True for classes of libraries whose instances have no parts with names."""
+    module = static_module(kind)
     return module.partition(".")[0] in _OPAQUE and not module.startswith("torch.utils.data")
 
 
@@ -76,18 +77,18 @@ def _named_parts(value: Any) -> list[tuple[str, Any]] | None:
         if issubclass(kind, base):
             is_short = base.__len__(value) <= _FEW
             return [(f"[{at}]", part) for at, part in enumerate(base.__iter__(value))] if is_short else None
-    if issubclass(kind, _CONTAINERS) or _is_opaque(kind):
+    if issubclass(kind, _CONTAINERS) or is_opaque(kind):
         return None
     return [(f".{name}", part) for name, part, _ in own_attributes(value)] or None
 
 
-def _functions_of(value: Any) -> list[types.FunctionType]:
+def functions_of(value: Any) -> list[types.FunctionType]:
     """Returns a function, that of a method, or the functions in the classes of an instance that is not a library's."""
     if type(value) is types.MethodType:
         value = value.__func__
     if type(value) is types.FunctionType:
         return [value]
-    classes = [] if _is_opaque(type(value)) else [cls for cls in static_mro(type(value)) if not _is_opaque(cls)]
+    classes = [] if is_opaque(type(value)) else [cls for cls in static_mro(type(value)) if not is_opaque(cls)]
     return [one for cls in classes for one in static_dict(cls).values() if type(one) is types.FunctionType]
 
 
@@ -126,7 +127,7 @@ def large_parts(dataset: object) -> list[tuple[str, Any]]:
             add(path + name, part, level + 1)
 
     add("dataset", dataset, 0)
-    for function in [one for owner in owners for one in _functions_of(owner)]:
+    for function in [one for owner in owners for one in functions_of(owner)]:
         for path, part in _outer_parts(function):
             add(path, part, _MOST_LEVELS)
     return found

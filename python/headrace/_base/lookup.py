@@ -66,6 +66,19 @@ def static_mro(cls: type) -> tuple[type, ...]:
     return mro
 
 
+def static_name(cls: type) -> str:
+    """Returns the package of a class and its name, such as "zipfile.ZipFile", whatever a metaclass says."""
+    return f"{static_module(cls).partition('.')[0]}.{type.__dict__['__name__'].__get__(cls)}"
+
+
+def static_module(cls: type) -> str:
+    """Returns the module of a class, whatever a metaclass says."""
+    module = static_dict(cls).get("__module__")
+    if type(module) is not str:  # a class of a C extension: its descriptor has the name
+        module = type.__dict__["__module__"].__get__(cls)
+    return module if type(module) is str else "builtins"
+
+
 def static_dict(cls: type) -> Any:
     """Returns a class's own namespace, whatever a metaclass says."""
     return type.__dict__["__dict__"].__get__(cls)

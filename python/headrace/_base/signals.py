@@ -8,6 +8,7 @@ import _thread
 import contextlib
 import inspect
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -52,7 +53,20 @@ def is_from_signal(error: BaseException) -> bool:
     exception does not mean that the interrupted code failed."""
     if isinstance(error, KeyboardInterrupt):
         return True
-    return any(_is_handler(frame) for frame, _ in traceback.walk_tb(error.__traceback__))
+    # The frames that catch the exception are left out. They have it in a variable, and until Python 3.12 a frame whose
+    # f_locals were read keeps a copy of its variables: a cycle would keep the exception, the iterator and its workers.
+    catching = _callers_of(sys._getframe(1))
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return any(_is_handler(frame) for frame in frames if id(frame) not in catching)
+
+
+def _callers_of(frame: FrameType | None) -> set[int]:
+    """Returns the identities of a frame and its callers."""
+    found = set()
+    while frame is not None:
+        found.add(id(frame))
+        frame = frame.f_back
+    return found
 
 
 def _set_handlers(wanted: dict[int, Any]) -> None:
@@ -64,8 +78,11 @@ def _set_handlers(wanted: dict[int, Any]) -> None:
         except BaseException as error:
             raised = error
             signal.signal(number, handler)
-    if raised is not None:
-        raise raised
+    try:
+        if raised is not None:
+            raise raised
+    finally:
+        del raised  # this frame is in its traceback: a cycle would keep all that the traceback refers to
 
 
 def without_signals(function: Callable[[], _Result]) -> _Result:
@@ -93,5 +110,8 @@ def _raise_all(numbers: set[int]) -> None:
             signal.raise_signal(number)
         except BaseException as error:
             raised = error
-    if raised is not None:
-        raise raised
+    try:
+        if raised is not None:
+            raise raised
+    finally:
+        del raised  # this frame is in its traceback: a cycle would keep all that the traceback refers to

@@ -22,6 +22,8 @@ from headrace._numpy.worker_error import reraise
 class WorkerIterator(OverWorkers, _core.Iterator):
     """Iterates over a Loader with workers: for one epoch, or for several with persistent workers."""
 
+    _is_torchs = False
+
     def __init__(self, any_loader: AsAnyLoader, epoch: int, places: WorkerPositions | None) -> None:
         self._began_ns = time.monotonic_ns()
         loader, settings = any_loader.loader, any_loader.settings()

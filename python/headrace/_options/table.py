@@ -102,8 +102,10 @@ class Options:
         0,
         checks.check_count,
         """how often a sample of a map-style dataset is made again if an I/O error was raised that may pass:
-        EIO, ESTALE, timeouts, connections that were reset or refused and the like, or an exception that one of these
-        led to. Before the first further try it waits 0.1 s, before each other one four times as long, up to 10 s, and
+        EIO, ESTALE, timeouts, connections that were reset or refused or that ended in the middle of an answer, and the
+        like; an answer with status 429 or 5xx (http.client, urllib, urllib3, requests, httpx, aiohttp, botocore, and
+        the clients of Google and Azure are known); an exception that one of these led to; a group of such exceptions.
+        Before the first further try it waits 0.1 s, before each other one four times as long, up to 10 s, and
         up to half less or more. If all fail, on_bad_sample decides. A warning at the end of the epoch lists the
         samples, and report() counts the tries as "retried". With rng="worker" a try continues with the random numbers
         of the one before; with rng="sample" it has the same.""",

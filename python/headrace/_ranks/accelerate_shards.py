@@ -27,7 +27,9 @@ def find() -> Dealing | None:
     for _ in range(_DEPTH):
         if frame is None:
             return None
-        found = _of_owner(accelerate, frame.f_locals.get("self"))
+        # Of other frames nothing is read: until Python 3.12 they would keep a copy of their variables, with the loader.
+        is_of_accelerate = frame.f_globals is vars(accelerate)
+        found = _of_owner(accelerate, frame.f_locals.get("self")) if is_of_accelerate else None
         if found is not None and found.processes > 1:
             return found
         frame = frame.f_back

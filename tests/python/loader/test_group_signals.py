@@ -100,6 +100,66 @@ def test_workers_go_on_after_signals_of_other_processes(tmp_path: pathlib.Path, 
         assert sorted(map(int, arrived)) == sorted([signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM])
 
 
+INTERRUPTED = """
+import asyncio, os, pathlib, time, warnings
+import headrace
+{imports}
+
+class Data:
+    def __len__(self):
+        return 16
+    def __getitem__(self, index):
+        asyncio.run(asyncio.sleep(0))  # sets a handler of SIGINT and takes it back
+        if index == 3:
+            pathlib.Path("runs").touch()
+            while not pathlib.Path("go").exists():
+                time.sleep(0.01)
+        return index
+
+def as_list(samples):
+    return list(samples)
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")  # torch finds that there are few cores
+    options = dict(num_workers=2, collate_fn=as_list, multiprocessing_context={method!r}, persistent_workers=True)
+    loader = {kind}(Data(), 2, **options)
+    iterator, seen = iter(loader), []
+    workers = [one.pid for one in iterator._engine.processes]
+    seen += next(iterator)
+    try:
+        print("ready", flush=True)
+        while True:
+            seen += next(iterator)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+        pathlib.Path("go").touch()
+    for batch in iterator:
+        seen += batch
+    assert seen == list(range(16)), seen
+    assert sum(loader, []) == list(range(16))
+    assert workers == [one.pid for one in iterator._engine.processes]
+    print("right", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [*ALL, (TORCH, "headrace")] if IN_SOAK else [(NUMPY, "fork"), (TORCH, "spawn"), (TORCH, "forkserver")],
+)
+def test_workers_go_on_after_ctrl_c_to_group(tmp_path: pathlib.Path, kind: str, method: str) -> None:
+    """The sample that runs is finished, the batch that was due comes, and persistent workers live on."""
+    imports = "import headrace.torch" if "torch" in kind else ""
+    with Script(tmp_path, INTERRUPTED.format(kind=kind, method=method, imports=imports)) as script:
+        assert script.line() == "ready"
+        assert until((tmp_path / "runs").exists)
+        send_to_group(script.process.pid, signal.SIGINT)
+        assert script.line() == "interrupted"
+        assert script.finish() == 0, script.stderr
+        assert script.stdout == "right\n"
+        assert script.stderr == ""
+        assert script.left() == []
+
+
 STARTING = """
 import os, pathlib, signal, time
 import headrace

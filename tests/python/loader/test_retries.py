@@ -3,11 +3,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import builtins
 import errno
+import functools
+import http.client
 import os
 import random
 import signal
 import socket
+import ssl
+import types
+import urllib.error
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -23,10 +30,27 @@ from loaders import only_headrace
 pytestmark = only_headrace
 COUNT, BATCH, RETRIES = 12, 4, 3
 LOADERS = [headrace.Loader, DataLoader]
+ExceptionGroup: Any = getattr(builtins, "ExceptionGroup", None)  # from Python 3.11 on
 
 
 def os_error(number: int) -> OSError:
     return OSError(number, os.strerror(number))
+
+
+def http_error(status: int) -> Exception:
+    return urllib.error.HTTPError("http://127.0.0.1", status, "status", http.client.HTTPMessage(), None)
+
+
+@functools.cache
+def of_client(module: str, name: str, base: type[Exception] = Exception) -> type[Exception]:
+    """Returns a class with the name of an exception of a client, which need not be installed."""
+    return type(name, (base,), {"__module__": module})
+
+
+def with_attributes(error: Exception, **values: Any) -> Exception:
+    for name, value in values.items():
+        setattr(error, name, value)
+    return error
 
 
 class Wrapped(RuntimeError):
@@ -119,6 +143,34 @@ PASSING: dict[str, Callable[[], Exception]] = {
     "reset": lambda: ConnectionResetError("reset by peer"),
     "timeout": lambda: TimeoutError("timed out"),
     "no name server": lambda: socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"),
+    "cut answer": lambda: http.client.IncompleteRead(b"", 9),
+    "no answer": lambda: http.client.RemoteDisconnected("Remote end closed connection without response"),
+    "cut download": lambda: urllib.error.ContentTooShortError("retrieval incomplete", (None, {})),  # type: ignore[arg-type]
+    "cut TLS": lambda: ssl.SSLEOFError(ssl.SSL_ERROR_EOF, "EOF occurred in violation of protocol"),
+    "cut stream": lambda: asyncio.IncompleteReadError(b"", 9),
+    "busy": lambda: http_error(503),
+    "too many": lambda: http_error(429),
+    "requests": lambda: of_client("requests.exceptions", "ChunkedEncodingError")("Connection broken"),
+    "requests connection": lambda: of_client("requests.exceptions", "ConnectionError")("aborted"),
+    "requests 502": lambda: with_attributes(
+        of_client("requests.exceptions", "HTTPError")("502"), response=types.SimpleNamespace(status_code=502)
+    ),
+    "a subclass of requests'": lambda: with_attributes(
+        of_client("huggingface_hub.errors", "HfHubHTTPError", of_client("requests.exceptions", "HTTPError"))("500"),
+        response=types.SimpleNamespace(status_code=500),
+    ),
+    "urllib3": lambda: of_client("urllib3.exceptions", "ProtocolError")("Connection broken"),
+    "urllib3's tries": lambda: of_client("urllib3.exceptions", "ResponseError")("too many 503 error responses"),
+    "aiohttp": lambda: of_client("aiohttp.client_exceptions", "ClientPayloadError")("not enough data"),
+    "aiohttp disconnected": lambda: of_client("aiohttp.client_exceptions", "ServerDisconnectedError")(),
+    "aiohttp 500": lambda: with_attributes(
+        of_client("aiohttp.client_exceptions", "ClientResponseError")("500"), status=500
+    ),
+    "httpx": lambda: of_client("httpx", "ReadError", of_client("httpx", "NetworkError"))(),
+    "botocore 503": lambda: with_attributes(
+        of_client("botocore.exceptions", "ClientError")("SlowDown"),
+        response={"Error": {"Code": "SlowDown"}, "ResponseMetadata": {"HTTPStatusCode": 503}},
+    ),
 }
 OTHERS: dict[str, Callable[[], Exception]] = {
     "missing": lambda: os_error(errno.ENOENT),
@@ -127,7 +179,30 @@ OTHERS: dict[str, Callable[[], Exception]] = {
     "value": lambda: ValueError("bad"),
     "unknown host": lambda: socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
     "full": lambda: os_error(errno.ENOSPC),
+    "absent": lambda: http_error(404),
+    "forbidden": lambda: http_error(403),
+    "absent after a reset": lambda: with_attributes(http_error(404), __context__=ConnectionResetError()),
+    "certificate": lambda: ssl.SSLCertVerificationError(1, "certificate verify failed"),
+    "TLS failed": lambda: ssl.SSLError(5, "wrong version number"),  # SSL_ERROR_SYSCALL has the number of EIO
+    "requests certificate": lambda: with_attributes(
+        of_client("requests.exceptions", "SSLError", of_client("requests.exceptions", "ConnectionError"))("verify"),
+        __cause__=ssl.SSLCertVerificationError(1, "certificate verify failed"),
+    ),
+    "requests unknown host": lambda: with_attributes(
+        of_client("requests.exceptions", "ConnectionError")("resolve"),
+        __cause__=socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
+    ),
+    "requests 401": lambda: with_attributes(
+        of_client("requests.exceptions", "HTTPError")("401"), response=types.SimpleNamespace(status_code=401)
+    ),
+    "requests without an answer": lambda: with_attributes(
+        of_client("requests.exceptions", "HTTPError")("?"), response=None
+    ),
+    "a namesake": lambda: of_client("mine", "ProtocolError")("bad"),
 }
+if ExceptionGroup is not None:
+    PASSING["group"] = lambda: ExceptionGroup("", [http_error(503), ExceptionGroup("", [TimeoutError()])])
+    OTHERS["group"] = lambda: ExceptionGroup("", [http_error(503), ValueError("bad")])
 
 
 @pytest.mark.parametrize("name", PASSING)
@@ -144,6 +219,23 @@ def test_other_errors_are_raised_at_once(name: str) -> None:
     with pytest.raises(type(OTHERS[name]())):
         values_of(loader_of(headrace.Loader, dataset, 0))
     assert dataset.tries == 1
+
+
+def test_exception_of_a_signal_handler_in_a_group_does_not_pass() -> None:
+    """A time limit that ends the tasks of asyncio raises TimeoutError, which looks like one of the system's."""
+
+    def ring(*_: Any) -> None:
+        raise TimeoutError("the time is over")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.raise_signal(signal.SIGALRM)
+    except TimeoutError as error:
+        interrupted = error
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    if ExceptionGroup is not None:
+        assert not retry.is_passing(ExceptionGroup("", [interrupted]))
 
 
 def test_suppressed_errors_do_not_count() -> None:

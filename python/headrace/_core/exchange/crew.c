@@ -26,10 +26,10 @@ PyObject *crew_guard(PyObject *module, PyObject *arguments) {
 }
 
 PyObject *crew_ignore_others(PyObject *module, PyObject *arguments) {
-    int trainer;
+    int trainer, interrupts;
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "i:ignore_others", &trainer)) return NULL;
-    int r = hr_worker_ignore_others(trainer);
+    if (!PyArg_ParseTuple(arguments, "ip:ignore_others", &trainer, &interrupts)) return NULL;
+    int r = hr_worker_ignore_others(trainer, interrupts);
     if (r < 0) return core_raise(r);
     Py_RETURN_NONE;
 }

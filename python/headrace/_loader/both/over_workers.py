@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from headrace import _core
 from headrace._base import exception_text, signals
 from headrace._loader.both.any_loader import AnyLoader
+from headrace._loader.start import fork_hazards
 from headrace._loader.trainer import engine, restart_state, shown, start_errors
 from headrace._loader.trainer.worker_positions import WorkerPositions
 from headrace._options import Settings
@@ -28,6 +29,7 @@ class OverWorkers(EpochIterator):
     _keeps_workers: bool
     _is_batched: bool
     _engine: engine.Engine
+    _is_torchs = True  # the worker info of the workers is torch's
     _is_repaired = False  # what cannot be pickled is made again in the workers
     _is_from_signal = staticmethod(signals.is_from_signal)
 
@@ -39,6 +41,8 @@ class OverWorkers(EpochIterator):
         dataset = loader.kept.dataset_of(loader, settings)
         if settings.rng == "sample":
             own_generators.warn_of_unreachable(own_generators.roots_of(loader.dataset, loader.collate_fn))
+        method, is_torchs = start_errors.start_method_of(loader.context), self._is_torchs
+        fork_hazards.warn_of_shared_files(method, start_errors.parts_of_loader(loader.loader), is_torchs)
         self._show = loader.kept.show_of(settings)
         return dataset
 
@@ -100,7 +104,10 @@ class OverWorkers(EpochIterator):
     def _raise_timeout(self, timeout: engine.Timeout) -> NoReturn:
         error = self._timeout_error()
         exception_text.add_note(error, f"headrace: {timeout}")
-        raise error from None
+        try:
+            raise error from None
+        finally:
+            del error  # this frame is in its traceback: a cycle would keep the iterator and its workers
 
     def _timeout_error(self) -> BaseException:
         """Returns the exception for a batch that did not arrive in time."""

@@ -167,7 +167,7 @@ class Forker:
         signal.set_wakeup_fd(-1)
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
-        _core.Loader.ignore_others(self.trainer)
+        _core.Loader.ignore_others(self.trainer, True)
         signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
         close_all([*self.wakeup_fds, *self.exit_pipes.values(), *self.list_fds()])
         if not keeps_alive:
@@ -233,6 +233,7 @@ def run_worker(child_r: int, child_w: int, fds: list[int]) -> int:
     """Runs a worker in a process that was forked for it, as multiprocessing's fork server does. Returns its exit
     code."""
     os.close(child_w)
+    blocking.block()  # until the worker ignores a SIGINT that its trainer has not sent
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # the script has set no handler of its own
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if not has_data(child_r):
@@ -576,7 +577,7 @@ def main(control: int, alive: int, file: IO[bytes], tracker: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with file:
         setup = pickle.load(file)
-    _core.Loader.ignore_others(setup.trainer)
+    _core.Loader.ignore_others(setup.trainer, False)  # it ignores SIGINT
     if setup.is_interrupted:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # drops an earlier Ctrl-C
     util._close_stdin()  # type: ignore[attr-defined]  # before the user's code can read it

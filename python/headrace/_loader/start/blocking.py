@@ -3,8 +3,8 @@
 traceback of its imports. The crew and the workers call this module.
 
 A worker that is started by fork or spawn starts with SIGINT blocked, and unblocks it when it can end without a
-traceback. A fork server ignores SIGINT. Its children print nothing before they unpickle their arguments, which block
-it. The signals of GROUP are blocked, too, until the worker ignores those that its trainer has not sent.
+traceback. A fork server ignores SIGINT, and its children block it. The signals of GROUP are blocked, too, until the
+worker ignores those that its trainer has not sent.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 
 A forked process has a copy of the memory, but only the thread that called fork. A lock that another thread held stays
 locked in the copy, and the threads of a pool are missing there. The crew calls warn_of_fork before it starts workers,
-and the doctor shows the same facts, which both have from headrace._base.this_process.
+and the doctor shows the same facts, which both have from headrace._base.this_process. The iterators call
+warn_of_shared_files.
 """
 
 from __future__ import annotations
@@ -11,12 +12,30 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from headrace._base import this_process
+from headrace._base import shared_files, this_process
 from headrace._base.exception_text import ForkWarning
 from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
 
 _warned: list[bool] = []
+_warned_of_files: set[shared_files.SharedFile] = set()
+
+
+def warn_of_shared_files(method: str, parts: list[tuple[str, Any]], is_torchs: bool) -> None:
+    """Warns of files that the parts of a loader hold open, if forked workers would share their positions. Once for each
+    file, and only in the first of several ranks."""
+    if method != "fork" or not this_process.is_first_rank():
+        return
+    found = [one for one in shared_files.find(dict(parts)) if one not in _warned_of_files]
+    if not found:
+        return
+    _warned_of_files.update(found)
+    lines = "\n    ".join(shared_files.lines_that_open(found[0], is_torchs))
+    warn_user(
+        f"headrace: workers are started by fork, and they share what is open: {shared_files.in_words(found)}. A worker "
+        "that reads there moves the position of all, so samples may be wrong without an error. Open it in each "
+        f"worker, with worker_init_fn=open_files:\n    {lines}\n " + help_on("shared-files")
+    )
 
 
 def warn_of_fork(context: Any) -> None:

@@ -80,7 +80,10 @@ def started(start: Callable[[bool], _Made], parts: list[tuple[str, Any]], method
             return _started_repaired(start, parts, method, lost)
         error = RuntimeError("headrace: workers cannot be started: they would not find what is defined in __main__")
         explain(error, lost, help_on("notebook-classes"))
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # this frame is in its traceback: a cycle would keep the loader
     try:
         return start(False)
     except Exception as error:

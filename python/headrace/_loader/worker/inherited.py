@@ -23,19 +23,25 @@ _trainer = 0  # its process ID, in a worker
 _kept: list[Any] = []  # event loops: deleting one would unregister the trainer's files from the epoll that both share
 
 
+def raise_interrupt(number: int, frame: Any) -> None:
+    """Raises KeyboardInterrupt, as the handler of SIGINT that Python starts with. asyncio.run replaces that one, and
+    sets it again at its end: the worker would no longer ignore a SIGINT of other processes."""
+    raise KeyboardInterrupt
+
+
 def drop_handlers(mask: set[Any], is_forked: bool, trainer: int) -> None:
     """Replaces handlers written in Python by those that Python starts with, and lets SIGTERM end the process. Signals
     that are ignored stay ignored, as across an exec; handlers of C libraries and of faulthandler stay too. Ignores
-    SIGTERM, SIGUSR1 and SIGUSR2 that process `trainer` has not sent.
+    SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 that process `trainer` has not sent.
 
     `mask`: the signals that the trainer's thread has blocked. SIGINT stays blocked until blocking.unblock."""
     global _trainer
     _trainer = trainer
     signal.set_wakeup_fd(-1)  # otherwise a signal in this process would run the trainer's handler in the trainer
     for number in signals.handlers():
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        signal.signal(number, raise_interrupt if number == signal.SIGINT else signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _core.Loader.ignore_others(trainer)
+    _core.Loader.ignore_others(trainer, signal.getsignal(signal.SIGINT) is raise_interrupt)
     if is_forked:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask | {signal.SIGINT})
     else:  # the script may have blocked signals when it was imported
@@ -50,7 +56,7 @@ def keeping_sigterm() -> Iterator[None]:
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
-    _core.Loader.ignore_others(_trainer)
+    _core.Loader.ignore_others(_trainer, False)  # the dataset may have set a handler of SIGINT
 
 
 def drop_event_loop() -> None:

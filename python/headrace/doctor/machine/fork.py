@@ -6,9 +6,25 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from typing import Any
 
-from headrace._base import this_process
+from headrace._base import lookup, shared_files, this_process
 from headrace.doctor.observations import Observation
+
+
+def open_files(loader: Any) -> list[Observation]:
+    """Returns what a loader has open that its forked workers would share."""
+    names = ("dataset", "collate_fn", "worker_init_fn")
+    found = shared_files.find({name: lookup.attribute(loader, name) for name in names})
+    if not found:
+        return []
+    text = (
+        f"Forked workers share {shared_files.in_words(found)}. One that reads there moves the position of all, so "
+        "samples may be wrong without an error."
+    )
+    lines = "; ".join(line.strip() for line in shared_files.lines_that_open(found[0], "torch" in sys.modules)[1:])
+    fix = f"open it in each worker, in a worker_init_fn: {lines}"
+    return [Observation("open files", "error", f"{len(found)} shared", "at fork", text, fix)]
 
 
 def hazards() -> list[Observation]:

@@ -198,7 +198,7 @@ def _suggestion(loader: Any, batches: int) -> tuple[list[Run], list[Observation]
 
 
 def _hazards(loader: Any) -> list[Observation]:
-    return fork.hazards() if method_of(loader) == "fork" else []
+    return fork.hazards() + fork.open_files(loader) if method_of(loader) == "fork" else []
 
 
 def examine(

@@ -25,8 +25,9 @@ static PyMethodDef loader_methods[] = {
      "closed; with the one of open_worker_fds, when the trainer dies. Returns False if the process has ended, or "
      "the system refuses."},
     {"ignore_others", crew_ignore_others, METH_VARARGS | METH_STATIC,
-     "ignore_others(trainer)\n\nIgnores SIGTERM, SIGUSR1 and SIGUSR2 in this process unless process `trainer` or "
-     "this process has sent them. Signals that are handled or ignored are left. See hr_worker_ignore_others."},
+     "ignore_others(trainer, interrupts)\n\nIgnores SIGTERM, SIGUSR1 and SIGUSR2 in this process unless process "
+     "`trainer` or this process has sent them. Signals that are handled or ignored are left. interrupts: SIGINT too, "
+     "whose handler gets those that are not ignored. See hr_worker_ignore_others."},
     {"snapshot", crew_snapshot, METH_O,
      "snapshot(worker) -> dict\n\nReturns the fields of struct hr_worker_report by their names, and the texts of "
      "the worker's diagnostics file: `stack` and `said` (the end of its stderr)."},
