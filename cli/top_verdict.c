@@ -38,13 +38,20 @@ static void explain_trainer(const struct hr_waits *waits, struct hr_verdict verd
                  verdict.workers);
 }
 
+static void explain_no_workers(struct hr_verdict verdict, char *text, size_t bytes) {
+    if (verdict.workers)
+        snprintf(text, bytes, "the training process makes its batches itself: try num_workers=%u", verdict.workers);
+    else
+        snprintf(text, bytes,
+                 "the training process makes its batches itself (num_workers=0), and no core is free for workers: "
+                 "only cheaper samples help");
+}
+
 static void explain_few(const struct hr_waits *waits, struct hr_verdict verdict, bool may_grow, char *text,
                         size_t bytes) {
     char fit[64] = "";
     if (verdict.room < verdict.workers) snprintf(fit, sizeof fit, " (the free cores are enough for %u)", verdict.room);
-    if (!waits->workers)
-        snprintf(text, bytes, "the training process makes its batches itself: try num_workers=%u", verdict.workers);
-    else if (may_grow)
+    if (may_grow)
         snprintf(text, bytes,
                  "the workers are busy %.0f %% and %.1f cores are free; num_workers=\"auto\" tries more when it is due",
                  100 * waits->busy, waits->free);
@@ -52,15 +59,6 @@ static void explain_few(const struct hr_waits *waits, struct hr_verdict verdict,
         snprintf(text, bytes,
                  "the workers are busy %.0f %% and %.1f cores are free: about %u workers%s would be enough",
                  100 * waits->busy, waits->free, verdict.workers, fit);
-}
-
-static void explain_no_cores(const struct hr_waits *waits, char *text, size_t bytes) {
-    if (waits->workers)
-        snprintf(text, bytes, "the workers are busy %.0f %% and no core is free: only cheaper samples help",
-                 100 * waits->busy);
-    else
-        snprintf(text, bytes,
-                 "the training process makes its batches itself, and no core is free: only cheaper samples help");
 }
 
 void top_explain(const struct top *top, const struct top_loader *loader, char *text, size_t bytes) {
@@ -77,6 +75,9 @@ void top_explain(const struct top *top, const struct top_loader *loader, char *t
     case HR_VERDICT_TRAINER:
         explain_trainer(&waits, verdict, text, bytes);
         break;
+    case HR_VERDICT_NO_WORKERS:
+        explain_no_workers(verdict, text, bytes);
+        break;
     case HR_VERDICT_COLLATE:
         snprintf(text, bytes, "%.0f %% of the workers' busy time is the collate function: let it do less",
                  100 * waits.collate);
@@ -89,7 +90,8 @@ void top_explain(const struct top *top, const struct top_loader *loader, char *t
             100 * waits.busy, 100 * waits.cpu, verdict.workers);
         break;
     case HR_VERDICT_NO_CORES:
-        explain_no_cores(&waits, text, bytes);
+        snprintf(text, bytes, "the workers are busy %.0f %% and no core is free: only cheaper samples help",
+                 100 * waits.busy);
         break;
     case HR_VERDICT_TOO_FEW:
         explain_few(&waits, verdict, waits.workers < loader->look.worker_count, text, bytes);

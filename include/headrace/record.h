@@ -16,7 +16,7 @@ extern "C" {
 /*
  * A recording is a folder. Each loader of each process has a file of at most 16 MiB in it, whose name ends with
  * HR_RECORD_SUFFIX: the seconds of the last two hours, the minutes of the last 14 days, histograms by hour, the 256
- * slowest samples, the last 65,536 timed batches and the last 65,536 steps. With more than eleven workers, seconds and
+ * slowest samples, the last 65,536 timed batches and the last 65,536 steps. With more than ten workers, seconds and
  * minutes are kept for a shorter time, so that they fit.
  *
  * A loader whose number of workers grows gets another file. Times are nanoseconds of CLOCK_MONOTONIC; each second and
@@ -78,6 +78,8 @@ struct hr_record_row {
     uint64_t throttled_ns;     /* for how long the quota stopped the job */
     uint64_t memory_available; /* bytes of the machine, or of the cgroup if those are fewer */
     uint64_t used_workers; /* that get tasks, at its end: the first ones. The others are parked (num_workers="auto") */
+    uint64_t trainer_cpu_ns;   /* CPU time of the training process; 0: not known */
+    uint64_t trainer_delay_ns; /* for how long its main thread could have run, and waited for a core */
 };
 
 /* A worker in a second or a minute. */

@@ -42,6 +42,7 @@ static void clear_shared(struct hr__shared_entry *shared) {
     atomic_store(&shared->end, 0);
     atomic_store(&shared->inside_ns, 0);
     atomic_store(&shared->elapsed_ns, 0);
+    atomic_store(&shared->first.count, 0);
     for (int i = 0; i < 2; i++)
         for (int word = 0; word < HR__FACTS_WORDS; word++) atomic_store(&shared->facts[i].words[word], 0);
 }
@@ -197,6 +198,37 @@ int hr_board_peers(hr_board_entry *entry, struct hr_board_peer *ret_peers) {
         ret_peers[entry->rival_count++] = (struct hr_board_peer){page, hr__board_rank_of(sight.shared), sight.facts};
     }
     return (int)entry->rival_count;
+}
+
+/* ---- the first indices ---- */
+
+void hr_board_show_first(hr_board_entry *entry, const uint64_t *digests, uint32_t count) {
+    if (atomic_load(&entry->board->is_orphan)) return;
+    struct hr__shared_first *first = &entry->shared->first;
+    count = (uint32_t)hr__min(count, HR_BOARD_MAX_FIRST);
+    atomic_store(&first->count, 0);
+    for (uint32_t i = 0; i < count; i++) atomic_store(&first->digests[i], digests[i]);
+    hr__stop_at(HR__AT_BOARD_FIRST);
+    atomic_store(&first->count, hr__board_tag(entry->number) | count);
+}
+
+/* `count` is read twice, because the owner may begin the next epoch meanwhile. */
+static bool read_first(const hr_board_entry *entry, const struct hr__board_rival *rival,
+                       struct hr_board_first *ret_first) {
+    const struct hr__shared_first *first = &rival->shared->first;
+    uint64_t word = atomic_load(&first->count), count;
+    if (!hr__board_steps_of(word, rival->tag, &count) || count > HR_BOARD_MAX_FIRST) return false;
+    ret_first->rank = hr__board_rank_of(rival->shared);
+    ret_first->count = (uint32_t)count;
+    for (uint64_t i = 0; i < count; i++) ret_first->digests[i] = atomic_load(&first->digests[i]);
+    return atomic_load(&first->count) == word && atomic_load(&rival->shared->key) == entry->key;
+}
+
+int hr_board_first(const hr_board_entry *entry, struct hr_board_first *ret_first) {
+    int count = 0;
+    if (atomic_load(&entry->board->is_orphan)) return 0;
+    for (uint32_t i = 0; i < entry->rival_count; i++) count += read_first(entry, &entry->rivals[i], &ret_first[count]);
+    return count;
 }
 
 /* ---- steps and the END ---- */

@@ -10,7 +10,7 @@
 #include "os/os.h"
 
 #define MAGIC UINT64_C(0x6472616f42727248) /* "HrrBoard" */
-enum { VERSION = 1 };
+enum { VERSION = 2 };
 
 uint64_t hr__board_hash_text(const char *text) {
     return hr__hash(text, strlen(text), MAGIC);

@@ -15,11 +15,11 @@
  * The shared memory of a board:
  *
  *     0          the header, which the process that makes the board writes before any other process has it
- *     4 KiB      a page for each process: `over`, and HR_BOARD_MAX_ENTRIES entries
- *     8 KiB ...
+ *     12 KiB     a page for each process: `over`, and HR_BOARD_MAX_ENTRIES entries
+ *     24 KiB ...
  *
- *     an entry: | key, rank, late, waits | progress | end | facts of even epochs | facts of odd epochs |    one line
- * each
+ *     an entry: | key, rank, late, waits | progress | end | facts of even epochs | facts of odd epochs |    a line each
+ *               | first indices |                                                                           9 lines
  *
  * All atomics are stored and loaded in one total order, except in hr_board_step, which says why. The owner of a page is
  * its only writer. It holds a record lock on the page, so a reader can ask the kernel whether it still runs. If it
@@ -32,7 +32,7 @@
  */
 
 enum {
-    HR__BOARD_PAGE_BYTES = 4096,
+    HR__BOARD_PAGE_BYTES = 12288,
     HR__BOARD_STEP_BITS =
         40, /* bits of `progress` and `end` that count steps; the other bits are those of the epoch's number */
 };
@@ -62,6 +62,12 @@ struct hr__shared_facts {
     _Atomic uint64_t words[HR__FACTS_WORDS];
 };
 
+/* Digests of the first indices of an epoch. Its owner sets `count` to 0, writes the digests, and then `count`. */
+struct hr__shared_first {
+    _Atomic uint64_t count; /* hr__board_tag(number) | count; 0: not shown */
+    _Atomic uint64_t digests[HR_BOARD_MAX_FIRST];
+};
+
 struct hr__shared_entry {
     _Alignas(HR_CACHE_LINE) _Atomic uint64_t key; /* the loader's; 0: no loader had this entry, or it is being taken */
     _Atomic uint64_t rank;                        /* written before `key`, read after it */
@@ -81,6 +87,8 @@ struct hr__shared_entry {
     _Alignas(HR_CACHE_LINE) _Atomic uint64_t end;
 
     _Alignas(HR_CACHE_LINE) struct hr__shared_facts facts[2]; /* the facts of epoch `number` are at number % 2 */
+
+    _Alignas(HR_CACHE_LINE) struct hr__shared_first first;
 };
 
 struct hr__shared_page {

@@ -149,6 +149,7 @@
     POINT(BOARD_END, "board.end", RANK)                                                                                \
     POINT(BOARD_OVER, "board.over", RANK)                                                                              \
     POINT(BOARD_WAIT, "board.wait", RANK)                                                                              \
+    POINT(BOARD_FIRST, "board.first", RANK)                                                                            \
     POINT(BOARD_CLOSED, "board.closed", RANK)                                                                          \
     /* the cache */                                                                                                    \
     POINT(CACHE_LOCKED, "cache.locked", CACHE)                                                                         \

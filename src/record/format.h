@@ -25,7 +25,7 @@
 
 #define HR__RECORD_MAGIC UINT64_C(0x0a6365722d72680a) /* "\nhr-rec\n" */
 enum {
-    HR__RECORD_VERSION = 1,
+    HR__RECORD_VERSION = 2,
     HR__RECORD_FINISH_AT = 2048,
     HR__RECORD_RINGS_AT = 4096,
 };
@@ -111,6 +111,8 @@ struct hr__record_row {
     uint32_t throttled_us;
     uint32_t available_kib;
     uint32_t used_workers; /* 0: all workers of the file */
+    uint32_t trainer_cpu_us;
+    uint32_t trainer_delay_us;
 };
 
 /* Those of all workers follow their row. */

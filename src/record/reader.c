@@ -307,6 +307,8 @@ void hr_record_read_row(const hr_record *record, enum hr_record_part part, uint6
         .throttled_ns = us(row.throttled_us),
         .memory_available = kib(row.available_kib),
         .used_workers = row.used_workers && row.used_workers < workers ? row.used_workers : workers,
+        .trainer_cpu_ns = us(row.trainer_cpu_us),
+        .trainer_delay_ns = us(row.trainer_delay_us),
     };
 }
 

@@ -128,6 +128,8 @@ static void add_machine(struct hr__recorded *loader) {
     uint64_t quota = hr__cgroup_millicores_of(loader->pid), cores = (uint64_t)hr__core_count_of(loader->pid) * MILLI;
     keep_larger(&total->cores_busy, hr__machine_cpu_ns());
     if (throttled_ns != UINT64_MAX) keep_larger(&total->throttled_ns, throttled_ns);
+    keep_larger(&total->trainer_cpu_ns, hr__cpu_ns(loader->pid));
+    keep_larger(&total->trainer_delay_ns, hr__delay_ns(loader->pid));
     total->cores_allowed = hr__min(cores, quota);
     total->memory_available = hr__available_memory();
     for (uint32_t i = 0; i < loader->look.worker_count; i++) add_process(loader, i);
@@ -172,6 +174,8 @@ static void write_differences(const struct hr_record_row *now, const struct hr_r
     ret_row->restarts -= before->restarts;
     ret_row->bad_samples -= before->bad_samples;
     ret_row->throttled_ns -= before->throttled_ns;
+    ret_row->trainer_cpu_ns -= before->trainer_cpu_ns;
+    ret_row->trainer_delay_ns -= before->trainer_delay_ns;
     ret_row->cores_busy = (now->cores_busy - before->cores_busy) * MILLI / (uint64_t)length_ns;
 }
 

@@ -125,6 +125,8 @@ static void pack_row(const struct hr_record_row *row, struct hr__record_row *to)
         .throttled_us = in_us(row->throttled_ns),
         .available_kib = in_kib(row->memory_available),
         .used_workers = narrow(row->used_workers),
+        .trainer_cpu_us = in_us(row->trainer_cpu_ns),
+        .trainer_delay_us = in_us(row->trainer_delay_ns),
     };
 }
 

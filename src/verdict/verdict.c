@@ -56,11 +56,12 @@ static enum hr_verdict_kind kind_of(const struct hr_waits *waits) {
     if (!waits->is_cause && waiting < HARDLY_WAITS) return HR_VERDICT_TRAINER;
     if (!waits->is_cause && waits->start > MOST * waiting) return HR_VERDICT_STARTING;
     if (!waits->is_cause && is_one_rank(waits)) return HR_VERDICT_RANK;
+    if (!waits->workers) return HR_VERDICT_NO_WORKERS;
     if (waits->slow_samples > MOST) return HR_VERDICT_SLOW_SAMPLES;
     if (waits->collate > COLLATES) return HR_VERDICT_COLLATE;
     if (is_storage(waits)) return HR_VERDICT_STORAGE;
-    if ((are_busy(waits) || !waits->workers) && are_cores_full(waits)) return HR_VERDICT_NO_CORES;
-    if ((are_busy(waits) || !waits->workers) && is_core_free(waits)) return HR_VERDICT_TOO_FEW;
+    if (are_busy(waits) && are_cores_full(waits)) return HR_VERDICT_NO_CORES;
+    if (are_busy(waits) && is_core_free(waits)) return HR_VERDICT_TOO_FEW;
     return HR_VERDICT_UNKNOWN;
 }
 
@@ -80,14 +81,22 @@ static uint32_t more_workers(const struct hr_waits *waits) {
 
 static struct hr_verdict too_few(const struct hr_waits *waits) {
     struct hr_verdict verdict = {.kind = HR_VERDICT_TOO_FEW};
-    uint32_t free = floor_of(waits->free);
-    if (!waits->workers) {
-        verdict.workers = verdict.room = (uint32_t)hr__max(hr__min(free, FIRST_WORKERS), 1);
-        return verdict;
-    }
     verdict.workers = more_workers(waits);
     uint64_t more = floor_of(waits->free / (waits->cpu > LEAST_CPU ? waits->cpu : LEAST_CPU));
     verdict.room = (uint32_t)hr__min(waits->workers + more, UINT32_MAX);
+    return verdict;
+}
+
+/* Workers that wait for a disk or a network need no free cores. The process trains, too, so all of its CPU time may be
+ * for that. */
+static struct hr_verdict no_workers(const struct hr_waits *waits) {
+    struct hr_verdict verdict = {.kind = HR_VERDICT_NO_WORKERS};
+    double waiting = waits->wait + waits->start;
+    verdict.is_storage = waits->delay >= 0 && waits->cpu + waits->delay < HALF_OF_BUSY * waiting;
+    if (verdict.is_storage)
+        verdict.workers = FIRST_WORKERS;
+    else if (!are_cores_full(waits))
+        verdict.workers = (uint32_t)hr__max(hr__min(floor_of(waits->free), FIRST_WORKERS), 1);
     return verdict;
 }
 
@@ -101,6 +110,8 @@ struct hr_verdict hr_judge(const struct hr_waits *waits) {
         verdict.is_cold = waits->first_pass >= COLD;
         verdict.workers = verdict.is_cold ? 0 : more_workers(waits);
         break;
+    case HR_VERDICT_NO_WORKERS:
+        return no_workers(waits);
     case HR_VERDICT_TOO_FEW:
         return too_few(waits);
     default:
@@ -110,7 +121,7 @@ struct hr_verdict hr_judge(const struct hr_waits *waits) {
 }
 
 const char *hr_verdict_name(enum hr_verdict_kind kind) {
-    static const char *const names[] = {"short",   "trainer", "starting", "rank",    "slow samples",
+    static const char *const names[] = {"short",   "trainer", "starting", "rank",    "no workers", "slow samples",
                                         "collate", "storage", "no cores", "too few", "unknown"};
     return (unsigned)kind < sizeof names / sizeof *names ? names[kind] : "unknown";
 }

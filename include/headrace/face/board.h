@@ -36,6 +36,7 @@ typedef struct hr_board_entry hr_board_entry;
 
 #define HR_BOARD_MAX_PROCESSES 256
 #define HR_BOARD_MAX_ENTRIES 12
+#define HR_BOARD_MAX_FIRST 64
 
 struct hr_board_options {
     const char *key;     /* names the job among those of this user; borrowed */
@@ -103,6 +104,21 @@ struct hr_board_peer {
 /* Writes the processes whose facts belong to the same epoch as those of this entry, at most HR_BOARD_MAX_PROCESSES - 1,
  * and returns their number. They run, or have ended since this process published. */
 HR_API int hr_board_peers(hr_board_entry *entry, struct hr_board_peer *ret_peers);
+
+/* The digests of the first indices of a rank's epoch. */
+struct hr_board_first {
+    uint32_t rank;
+    uint32_t count;
+    uint64_t digests[HR_BOARD_MAX_FIRST];
+};
+
+/* Shows `count` digests of the first indices of the epoch that was published last, at most HR_BOARD_MAX_FIRST. */
+HR_API void hr_board_show_first(hr_board_entry *entry, const uint64_t *digests, uint32_t count);
+
+/* Writes what the processes that hr_board_peers found last have shown of the same epoch until now, at most
+ * HR_BOARD_MAX_PROCESSES - 1, and returns their number. Of two ranks that first show and then look, at least one sees
+ * what the other one has shown. */
+HR_API int hr_board_first(const hr_board_entry *entry, struct hr_board_first *ret_first);
 
 /* The number of running processes that have begun any epoch of this loader, with this one. */
 HR_API uint32_t hr_board_known(const hr_board_entry *entry);

@@ -25,8 +25,8 @@ struct hr_waits {
     uint32_t workers;    /* that get tasks */
     double busy;         /* share of their time in which workers have a batch to make */
     double collate;      /* share of the busy time: in the collate function */
-    double cpu;          /* share of the busy time: on a core */
-    double delay;        /* share of the busy time: waiting for a core; negative: not known */
+    double cpu;          /* share of the busy time: on a core. Without workers: of all time, of the training process */
+    double delay;        /* the same: waiting for a core; negative: not known */
     double cores, free;  /* cores that the job may use, and those of them that are idle */
     double throttled;    /* share of the time in which a quota stops the job */
     double first_pass;   /* how many times as long a batch takes in the first epoch as in the second; 1: not known */
@@ -41,6 +41,7 @@ enum hr_verdict_kind {
     HR_VERDICT_TRAINER,  /* the loop hardly waits */
     HR_VERDICT_STARTING, /* it waits for the first batches of epochs */
     HR_VERDICT_RANK,
+    HR_VERDICT_NO_WORKERS, /* the training process makes its batches itself */
     HR_VERDICT_SLOW_SAMPLES,
     HR_VERDICT_COLLATE,
     HR_VERDICT_STORAGE, /* workers wait for a disk or a network */
@@ -54,6 +55,7 @@ struct hr_verdict {
     uint32_t workers; /* that would be enough; 0: no other number helps */
     uint32_t room;    /* workers that the free cores are enough for, of HR_VERDICT_TOO_FEW */
     bool is_cold;     /* of HR_VERDICT_STORAGE: only the first epoch is slow */
+    bool is_storage;  /* of HR_VERDICT_NO_WORKERS: while the process makes batches, it mostly waits */
 };
 
 /* Returns why the loop waits. */

@@ -26,6 +26,7 @@ from headrace._ranks.disagreement import (
     describe_end,
     describe_other_dataset,
     describe_remainder,
+    describe_seeds,
     have_other_datasets,
 )
 from headrace._ranks.job import attempt, find_job
@@ -80,29 +81,34 @@ class Agreement:
         self._number = self._ended = 0  # of the newest epoch, and of the newest one that came to its end
         self._shown = self._sent = 0  # of the newest epoch on the board, and in the store
         self._steps_before = 0
+        self._begun_count = 0  # epochs that were compared until now
+        self._first: tuple[int, list[int], Callable[[dict[int, list[int]]], None]] | None = None  # see show_first
         self._waits = True  # until ranks did not come in time
         self._came = True  # the others began this epoch in time
         self._are_known = True  # the others have begun any epoch
         self._missing_since: float | None = None
-        self._was_noted = self._was_warned = False
-        self._remainder = Remainder()
+        self._was_noted = self._was_warned = self._was_warned_of_seeds = False
+        self._remainder, self._own_seeds = Remainder(), False
         self._board_state, self._store_state = "no epoch has begun", ""
 
     def describe(self) -> str:
         """Returns how this rank is compared with others, or why not."""
         return "; ".join(filter(None, [self._board_state, self._store_state]))
 
-    def begin_epoch(self, facts: Facts, steps_before: int = 0, remainder: Remainder | None = None) -> None:
+    def begin_epoch(
+        self, facts: Facts, steps_before: int = 0, remainder: Remainder | None = None, own_seeds: bool = False
+    ) -> None:
         """Compares the facts with those of the other ranks. Waits for them 2 s at most, and not again for this loader
         if they do not come. Raises RanksDisagree. If a signal has interrupted it, it can be called again.
 
         steps_before: batches of this epoch that were taken before a resume. remainder: whether ranks may differ by the
-        rest of a division; None: not at all, if that gives them other numbers of batches."""
+        rest of a division; None: not at all, if that gives them other numbers of batches. own_seeds: each rank may have
+        a seed of its own, so other seeds are a warning, once."""
         if self._is_left_out():
             return
         deadline = time.monotonic() + WAIT_S
         self._number_epoch(Facts(*map(_as_word, facts)))
-        self._steps_before, self._remainder = steps_before, remainder or Remainder()
+        self._steps_before, self._remainder, self._own_seeds = steps_before, remainder or Remainder(), own_seeds
         self._join(deadline)
         if not self._waits:
             deadline = 0.0
@@ -113,6 +119,29 @@ class Agreement:
         if self._is_left_out():
             return
         self._compare([(self._rank, self._own()), *((rank, facts) for _, rank, facts in peers), *others])
+        self._begun_count += 1
+        self._show_first()
+
+    @property
+    def begun_count(self) -> int:
+        """The number of epochs that have begun, and were compared."""
+        return self._begun_count
+
+    def show_first(self, number: int, digests: list[int], compare: Callable[[dict[int, list[int]]], None]) -> None:
+        """Shows the ranks of this machine the digests of the first indices of an epoch, without waiting. If all have
+        shown theirs, it calls `compare` with those of each rank. number: begun_count before that epoch. The workers'
+        first batches are drawn before it begins: then that is done when it begins."""
+        self._first = number, digests, compare
+        self._show_first()
+
+    def _show_first(self) -> None:
+        if self._first is None or self._entry is None or self._begun_count <= self._first[0]:
+            return
+        (_, digests, compare), self._first = self._first, None
+        self._entry.show_first(digests)
+        parts = {**dict(self._entry.first()), self._rank: digests}
+        if len(parts) == self._world_size:
+            compare(parts)
 
     def _is_left_out(self) -> bool:
         """Returns True if this loader is not compared, and notes why."""
@@ -154,9 +183,13 @@ class Agreement:
             self._is_left_out()
             warn_user(describe_other_dataset(self._place.where, found))
             return
-        differs_by_rest = self._remainder.accepts(facts for _, facts in found)
-        if message := describe(self._place.where, found, ("steps", "length") if differs_by_rest else ()):
+        may_differ = ["steps", "length"] if self._remainder.accepts(facts for _, facts in found) else []
+        may_differ += ["seed"] if self._own_seeds else []
+        if message := describe(self._place.where, found, may_differ):
             raise RanksDisagree(message)
+        if self._own_seeds and not self._was_warned_of_seeds and (message := describe_seeds(self._place.where, found)):
+            self._was_warned_of_seeds = True
+            warn_user(message)
         if (
             self._remainder.rule != ALLOWED
             and not self._was_warned

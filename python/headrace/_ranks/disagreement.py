@@ -118,6 +118,17 @@ def describe_remainder(where: str, found: Iterable[tuple[int, Facts]]) -> str | 
     )
 
 
+def describe_seeds(where: str, found: Iterable[tuple[int, Facts]]) -> str | None:
+    """Returns a warning about ranks that have other seeds, although their samplers may mean it so, or None."""
+    message = _describe(where, found, [name for name in _FIELDS if name != "seed"])
+    if message is None:
+        return None
+    return (
+        f"{message}. This is right only if the sampler draws with replacement, or if each rank has samples of its own"
+        + help_on("ranks-disagree")
+    )
+
+
 def have_other_datasets(found: Iterable[tuple[int, Facts]]) -> bool:
     """Returns True if the sizes of the datasets differ so much that they are not the same dataset with some files
     missing. The smallest and the largest one are compared, so all ranks come to the same result."""

@@ -54,6 +54,8 @@ class Numbers:
     collate_s: float = 0.0  # of one batch
     cpu: float = 0.0  # CPU time as a share of the busy time
     delay: float = 0.0  # the time in which they wait for a core, as a share of the busy time
+    trainer_cpu: float = 0.0  # cores that the training process uses
+    trainer_delay: float = 0.0  # the share of time in which its main thread waits for one
     cores: float = 0.0  # that the job may use
     free: float = 0.0  # of these
     throttled: float = 0.0  # the share of time in which a quota stops the job
@@ -110,7 +112,7 @@ def _mean_cores(rows: Rows, name: str) -> float:
 def _free_cores(rows: Rows, cores: int) -> float:
     """Returns the cores that more workers could use: those that are idle, and that the job may use."""
     seconds = rows.sum_s("length_ns")
-    own = rows.sum_of_workers_s("cpu_ns") / seconds if seconds else 0.0
+    own = (rows.sum_of_workers_s("cpu_ns") + rows.sum_s("trainer_cpu_ns")) / seconds if seconds else 0.0
     return max(0.0, min(cores - _mean_cores(rows, "cores_busy"), _mean_cores(rows, "cores_allowed") - own))
 
 
@@ -153,6 +155,8 @@ def numbers_of(one: Recorded) -> Numbers:
         collate_s=collate_s / steps if steps else 0.0,
         cpu=rows.sum_of_workers_s("cpu_ns") / busy_s if busy_s else 0.0,
         delay=rows.sum_of_workers_s("delay_ns") / busy_s if busy_s else 0.0,
+        trainer_cpu=rows.sum_s("trainer_cpu_ns") / rows.sum_s("length_ns") if len(rows) else 0.0,
+        trainer_delay=rows.sum_s("trainer_delay_ns") / rows.sum_s("length_ns") if len(rows) else 0.0,
         cores=_mean_cores(rows, "cores_allowed"),
         free=_free_cores(rows, one.cores),
         throttled=rows.sum_s("throttled_ns") / rows.sum_s("length_ns") if len(rows) else 0.0,

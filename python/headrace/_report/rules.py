@@ -32,13 +32,14 @@ class Case:
     """The numbers of a loader, and what was found in them.
 
     workers: how many would be enough; 0: no other number helps. room: how many the free cores are enough for. is_cold:
-    only the first epoch waits for storage.
+    only the first epoch waits for storage. is_storage: a training process without workers mostly waits for it.
     """
 
     numbers: Numbers
     workers: int
     room: int
     is_cold: bool
+    is_storage: bool
 
 
 # ---- the words for each kind of verdict: title, text, advice ----
@@ -77,6 +78,25 @@ def _starting(case: Case) -> _Words:
         "persistent_workers=True keeps the workers from one epoch to the next. If it is set, what the first batches "
         "need takes that long: the sampler, opening files.",
     )
+
+
+def _no_workers(case: Case) -> _Words:
+    numbers = case.numbers
+    text = (
+        f"The training process makes its batches itself (num_workers=0), in {share(numbers.waiting)} of its time. It "
+        f"uses {numbers.trainer_cpu:.2g} cores, for the training too, and {numbers.free:.1f} of {numbers.cores:.3g} "
+        "are free."
+    )
+    if case.is_storage:
+        advice = "It mostly waits for a disk or a network: several workers wait at the same time. "
+    elif case.workers:
+        advice = "Workers make the batches while the loop trains. "
+    else:
+        advice = (
+            "No core is free for workers (num_workers), only cheaper samples help: decode less "
+            "(smaller files, `headrace.images`), keep what is made (`headrace.cache`), or give the job more cores."
+        )
+    return "No workers", text, advice + (f"Try num_workers={case.workers}." if case.workers else "")
 
 
 def _slow_samples(case: Case) -> _Words:
@@ -140,12 +160,6 @@ def _no_cores(case: Case) -> _Words:
 def _too_few(case: Case) -> _Words:
     numbers = case.numbers
     free = f"{numbers.free:.1f} cores are free"
-    if not numbers.workers:
-        return (
-            "No workers",
-            f"The training process makes its batches itself, and {free}.",
-            f"Try num_workers={case.workers}.",
-        )
     fit = f" (the free cores are enough for {case.room})" if case.room < case.workers else ""
     return (
         "Too few workers",
@@ -166,13 +180,11 @@ def _unknown(case: Case) -> _Words:
     listed = ", ".join(
         f"{share(s / numbers.seconds)} {name}" for name, s in parts.items() if s / numbers.seconds > 0.01
     )
-    workers = (
-        f" {_busy_words(numbers)}, with CPU for {share(numbers.cpu)} of that" if numbers.workers else " No workers"
-    )
     return (
         "The cause is not known",
         f"The loop waits {share(numbers.waiting)} of its time" + (f": {listed}." if listed else ".")
-        + f"{workers}; {numbers.free:.1f} of {numbers.cores:.3g} cores are free.",
+        + f" {_busy_words(numbers)}, with CPU for {share(numbers.cpu)} of that; {numbers.free:.1f} of "
+        f"{numbers.cores:.3g} cores are free.",
         "",
     )  # fmt: skip
 
@@ -181,6 +193,7 @@ _WORDS: dict[str, Callable[[Case], _Words]] = {
     "short": _too_short,
     "trainer": _trainer,
     "starting": _starting,
+    "no workers": _no_workers,
     "slow samples": _slow_samples,
     "collate": _collate,
     "storage": _storage,
@@ -191,8 +204,6 @@ _WORDS: dict[str, Callable[[Case], _Words]] = {
 
 
 def _busy_words(numbers: Numbers) -> str:
-    if not numbers.workers:
-        return "The training process makes its batches itself"
     if numbers.workers == 1:
         return f"The worker is busy {share(numbers.busy)} of its time"
     return f"The {numbers.workers} workers are busy {share(numbers.busy)} of their time"
@@ -212,7 +223,7 @@ def _one_rank(numbers: Numbers, lag: Lag) -> Verdict:
 
 def judge(numbers: Numbers, lag: Lag | None, is_cause: bool = False) -> Verdict:
     """Returns why a loop waits. is_cause: it is the rank that the others wait for."""
-    kind, workers, room, is_cold = _core.judge(
+    kind, workers, room, is_cold, is_storage = _core.judge(
         is_short=numbers.steps < LEAST_STEPS or numbers.seconds < LEAST_S,
         is_cause=is_cause,
         wait=numbers.wait,
@@ -220,8 +231,8 @@ def judge(numbers: Numbers, lag: Lag | None, is_cause: bool = False) -> Verdict:
         workers=numbers.workers,
         busy=numbers.busy,
         collate=numbers.collate,
-        cpu=numbers.cpu,
-        delay=numbers.delay,
+        cpu=numbers.cpu if numbers.workers else numbers.trainer_cpu,
+        delay=numbers.delay if numbers.workers else numbers.trainer_delay if numbers.trainer_cpu else -1.0,
         cores=numbers.cores,
         free=numbers.free,
         throttled=numbers.throttled,
@@ -232,7 +243,7 @@ def judge(numbers: Numbers, lag: Lag | None, is_cause: bool = False) -> Verdict:
     )
     if kind == "rank" and lag is not None:
         return _one_rank(numbers, lag)
-    return Verdict(kind, *_WORDS[kind](Case(numbers, workers, room, is_cold)))
+    return Verdict(kind, *_WORDS[kind](Case(numbers, workers, room, is_cold, is_storage)))
 
 
 def verdict_on(job: Job) -> Verdict:

@@ -83,7 +83,7 @@ def _rate_text(numbers: Numbers) -> str:
 
 def _workers_text(numbers: Numbers) -> str:
     if not numbers.workers:
-        return "none: the training process makes its batches"
+        return f"none: the training process makes its batches, and uses {numbers.trainer_cpu:.2g} cores"
     parked = f" on average, and {numbers.parked} parked" if numbers.parked else ""
     return (
         f"{numbers.workers}{parked}, busy {share(numbers.busy)}, with CPU for {share(numbers.cpu)} of that; collating "

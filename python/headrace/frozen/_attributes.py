@@ -7,6 +7,7 @@ finds, so it goes through attributes and items that can be set, without a limit 
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 from headrace import _core
@@ -33,6 +34,7 @@ _DEPTH = 6
 # Containers of up to so many items in all are read as ordinary objects. A dataset takes records out of what is frozen,
 # and it, a transform or collate_fn may write to them or ask for their type.
 SMALL_ITEMS = 1000
+_KNOWN_IN_C = ("numpy", "pandas", "torch", "pyarrow", "headrace")  # their objects are no containers of Python objects
 _NAMES = {"ndarray": "an array", "Index": "an Index"}
 _log = logging.getLogger("headrace")
 
@@ -178,10 +180,47 @@ def _is_code(value: Any) -> bool:
     return behaves and kind.__dictoffset__ != 0 and kind not in _CONTAINERS and not issubclass(kind, type)
 
 
-def _attributes(owner: Any) -> Iterator[tuple[str, Any, Callable[[Any], None]]]:
+def _attributes(owner: Any) -> Iterator[tuple[str, Any, Callable[[Any], None] | None]]:
+    """Yields the steps to what an object holds, the values, and the functions that put something else there; None: its
+    class, made in C, does not let it be replaced."""
     held = _dict_of(owner)
     for name, value, slot in own_attributes(owner):
-        yield f".{name}", value, partial(held.__setitem__, name) if slot is None else partial(slot.__set__, owner)
+        if slot is None:
+            yield f".{name}", value, partial(held.__setitem__, name)
+        elif value is not held:  # __dict__ of a SimpleNamespace
+            yield f".{name}", value, _setter_of(owner, slot, value)
+
+
+def _setter_of(owner: Any, slot: MemberDescriptorType, value: Any) -> Callable[[Any], None] | None:
+    put = partial(slot.__set__, owner)
+    try:
+        put(value)
+    except (AttributeError, TypeError):  # it is read-only
+        return None
+    return put
+
+
+def _arguments(owner: partial[Any]) -> Iterator[tuple[str, Any, Callable[[Any], None] | None]]:
+    """Yields the same of a functools.partial, whose arguments can be replaced one by one."""
+    for at, value in enumerate(owner.args):
+        yield f".args[{at}]", value, partial(_put_argument, owner, at)
+    for name, value in owner.keywords.items():
+        yield f".keywords[{name!r}]", value, partial(owner.keywords.__setitem__, name)
+    yield ".func", owner.func, None
+    for name, value in _dict_of(owner).items():
+        yield f".{name}", value, partial(_dict_of(owner).__setitem__, name)
+
+
+def _put_argument(owner: partial[Any], at: int, value: Any) -> None:
+    args = (*owner.args[:at], value, *owner.args[at + 1 :])
+    partial.__setstate__(owner, (owner.func, args, owner.keywords, _dict_of(owner) or None))  # type: ignore[attr-defined]
+
+
+def _hidden(owner: Any) -> list[Any]:
+    """Returns the containers that an object of a class made in C holds, but does not show as attributes."""
+    if type(owner).__module__.partition(".")[0] in _KNOWN_IN_C or is_a(owner, (*_CONTAINERS, partial)):
+        return []
+    return [one for one in gc.get_referents(owner) if type(one) in _CONTAINERS and one is not _dict_of(owner)]
 
 
 def _text_of(key: Any) -> str:
@@ -199,6 +238,16 @@ def _entries(container: Any) -> Iterator[tuple[str, Any, Callable[[Any], None] |
         for at, value in enumerate(container):
             put = partial(container.__setitem__, at) if isinstance(container, list) else None
             yield f"[{at}]", value, put
+
+
+def _parts(owner: Any) -> Iterator[tuple[str, Any, Callable[[Any], None] | None]]:
+    if type(owner) in _CONTAINERS:
+        return _entries(owner)
+    return _arguments(owner) if is_a(owner, partial) else _attributes(owner)
+
+
+def _described(container: Any) -> str:
+    return f"a {type(container).__name__} of {len(container):,} items"
 
 
 class Freezer:
@@ -219,6 +268,7 @@ class _Search:
         self._refused = refused  # by identity
         self._seen: set[int] = set()
         self.places: dict[int, _Container] = {}
+        self.fixed: list[tuple[str, Any, str]] = []  # path, large container, and why nothing can be put in its place
         self.tables: list[tuple[str, Any, str]] = []  # path, table and its kind: large tables of Python objects
 
     def run(self, path: str, value: Any) -> list[_Container]:
@@ -230,8 +280,9 @@ class _Search:
             if id(owner) in self._seen or is_a(owner, _NOT_LOOKED_INTO):
                 continue
             self._seen.add(id(owner))
-            parts = _entries(owner) if type(owner) in _CONTAINERS else _attributes(owner)
+            parts = list(_parts(owner))
             left += [(path + step, value) for step, value, put in parts if not self._takes(path + step, value, put)]
+            self._look_behind(path, owner, [value for _, value, _ in parts])
         return [place for name, place in self.places.items() if name not in known]
 
     def _takes(self, path: str, value: Any, put: Callable[[Any], None] | None) -> bool:
@@ -242,10 +293,23 @@ class _Search:
             return self._is_table(path, value)
         if len(value) <= _FEW and any(map(_is_code, _items_of(value))):
             return False
-        if put is None or (id(value) not in self.places and estimate_bytes(value) < self._threshold_bytes):
+        if id(value) not in self.places and estimate_bytes(value) < self._threshold_bytes:
             return True
+        if put is None:
+            self.fixed.append((path, value, f"{_described(value)} in a place that cannot be set"))
+            return len(value) > _FEW
         self.places.setdefault(id(value), _Container(path, value)).replace.append(put)
         return True
+
+    def _look_behind(self, path: str, owner: Any, shown: list[Any]) -> None:
+        """Notes large containers that an object holds and does not show, and the arguments of a functools.partial."""
+        if is_a(owner, partial) and estimate_bytes(owner.args) >= self._threshold_bytes:
+            self.fixed.append((path, owner, "a functools.partial with large arguments, which are a tuple"))
+        for value in _hidden(owner):
+            if any(value is one for one in shown) or id(value) in self._refused:
+                continue
+            if estimate_bytes(value) >= self._threshold_bytes:
+                self.fixed.append((path, value, f"a {type(owner).__name__}, which holds {_described(value)}"))
 
     def _is_table(self, path: str, value: Any) -> bool:
         """Notes a large table of Python objects. Its view would be a list, so it stays."""
@@ -341,13 +405,22 @@ def _itself_if_large(dataset: Any, threshold_bytes: int) -> list[tuple[str, str]
     ]
 
 
+def _is_still_large(fixed: tuple[str, Any, str], threshold_bytes: int, named: list[tuple[str, str]]) -> bool:
+    """Returns False for a container that is small now, because parts of it were frozen, or of which parts are named
+    already."""
+    path, value, _ = fixed
+    value = value.args if is_a(value, partial) else value
+    return estimate_bytes(value) >= threshold_bytes and not any(one.startswith(path) for one, _ in named)
+
+
 def freeze_attributes(dataset: Any, threshold_bytes: int = THRESHOLD_BYTES) -> FreezeReport:
     """Replaces the large containers in a dataset's attributes with views of frozen data, in place.
 
     Lists, tuples, dicts, sets and their like of `threshold_bytes` or more are frozen, also those of datasets inside
     the dataset. Arrays and tensors stay: reading them does not write to their memory. Arrays of Python objects and
     DataFrames stay too, and the report says what to do with them. A container that cannot be frozen
-    stays too, except for the containers in it that can. The report is returned, and logged by the logger `headrace`.
+    stays too, except for the containers in it that can, and so does one that nothing can be put in the place of, such
+    as one that an object of a class made in C holds. The report is returned, and logged by the logger `headrace`.
 
     What is read out of a view is ordinary Python up to 1,000 items in all, with copies of its arrays up to 64 KiB: a
     record can be changed, which does not change the dataset. What is larger is a view.
@@ -374,6 +447,9 @@ def freeze_more(dataset: Any, threshold_bytes: int, refused_before: set[int]) ->
     refused_before.update(id(place.value) for place, _ in refused)
     skipped = [(place.path, why) for place, why in refused if estimate_bytes(place.value) >= threshold_bytes]
     skipped += _itself_if_large(dataset, threshold_bytes)
+    fixed = [one for one in search.fixed if _is_still_large(one, threshold_bytes, skipped)]
+    skipped += [(path, f"{what}; put headrace.freeze of it there when the object is made") for path, _, what in fixed]
+    refused_before.update(id(value) for _, value, _ in fixed)
     refused_before.update(id(table) for _, table, _ in search.tables)
     skipped += [
         (path, f"{_NAMES.get(kind, f'a {kind}')} of Python objects; {growth.how_to_freeze(kind, path)}")

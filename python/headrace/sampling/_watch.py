@@ -23,7 +23,7 @@ class Watch:
     epoch were drawn, at each batch, and at the end.
 
     length: returns the number of samples of this rank, or None. seed: of the sampler, if its EpochIndices know none.
-    remainder: whether the ranks may differ by the rest of a division.
+    remainder: whether the ranks may differ by the rest of a division. own_seeds: each rank may have a seed of its own.
     """
 
     def __init__(
@@ -33,10 +33,11 @@ class Watch:
         length: Callable[[], int | None],
         seed: Any = None,
         remainder: Remainder | None = None,
+        own_seeds: bool = False,
     ) -> None:
         self._agreement = agreement
         self._epoch = epoch
-        self._length, self._seed, self._remainder = length, seed, remainder
+        self._length, self._seed, self._remainder, self._own_seeds = length, seed, remainder, own_seeds
         self._before = epoch.steps_done()
         self.show_step: Callable[[int], tuple[int, int] | None] | None = None  # see Agreement; from begin() on
         self.check_end = agreement.check_end
@@ -44,7 +45,7 @@ class Watch:
     def begin(self) -> None:
         """Compares the epochs that begin. Raises RanksDisagree. After an interruption it can be called again."""
         facts = _facts_of(self._epoch, self._length(), self._seed)
-        self._agreement.begin_epoch(facts, self._before, self._remainder)
+        self._agreement.begin_epoch(facts, self._before, self._remainder, self._own_seeds)
         self.show_step = self._agreement.show_step
 
     def show_wait(self, inside_ns: int, elapsed_ns: int) -> None:

@@ -86,6 +86,7 @@ static void live(uint32_t rank) {
         look(entry, rank, peers);
         for (uint64_t step = 1; step <= 2; step++) check(hr_board_step(entry, step, &ended) == 0);
         hr_board_show_wait(entry, 1, 2);
+        hr_board_show_first(entry, (uint64_t[]){rank}, 1);
         check(hr_board_end(entry, 2, &ended) == 0);
     }
     hr_board_leave(entry);
@@ -161,6 +162,38 @@ static void facts_of_short_epochs_are_seen_by_all(void **state) {
     (void)state;
     set_stage();
     start_ranks(hurry, 2, pids);
+    expect_ends(pids, 2);
+}
+
+/* Two ranks show their first indices at the same time: at least one sees those of the other, as they are. */
+static void show_first(uint32_t rank) {
+    struct hr_board_peer peers[HR_BOARD_MAX_PROCESSES];
+    struct hr_board_first first[HR_BOARD_MAX_PROCESSES];
+    uint64_t digests[HR_BOARD_MAX_FIRST];
+    hr_board *board = join(2);
+    hr_board_entry *entry = enter(board, rank);
+    for (uint32_t epoch = 1; epoch <= 2000; epoch++) {
+        must(begin(entry, epoch, 5, 2, in_s(PATIENCE_S)));
+        look(entry, rank, peers);
+        for (uint64_t i = 0; i < HR_BOARD_MAX_FIRST; i++) digests[i] = epoch * 1000 + i * 2 + rank;
+        hr_board_show_first(entry, digests, HR_BOARD_MAX_FIRST);
+        int count = hr_board_first(entry, first);
+        if (count) check(first[0].rank == 1 - rank && first[0].count == HR_BOARD_MAX_FIRST);
+        for (uint64_t i = 0; count && i < HR_BOARD_MAX_FIRST; i++)
+            check(first[0].digests[i] == epoch * 1000 + i * 2 + 1 - rank);
+        atomic_fetch_add(&stage->gate, (uint32_t)count);
+        atomic_fetch_add(&stage->joined_count, 1);
+        await(&stage->joined_count, 2 * epoch);
+        check(atomic_load(&stage->gate) >= epoch);
+    }
+    hr_board_close(board);
+}
+
+static void of_two_ranks_one_sees_the_first_indices(void **state) {
+    pid_t pids[2];
+    (void)state;
+    set_stage();
+    start_ranks(show_first, 2, pids);
     expect_ends(pids, 2);
 }
 
@@ -562,6 +595,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_that_start_together_find_each_other),
         cmocka_unit_test(facts_of_short_epochs_are_seen_by_all),
+        cmocka_unit_test(of_two_ranks_one_sees_the_first_indices),
         cmocka_unit_test(of_two_ranks_with_unequal_ends_one_is_told),
         cmocka_unit_test(a_rank_in_a_collective_operation_reports_the_end),
         cmocka_unit_test(a_rank_is_told_of_the_most_unequal_end),

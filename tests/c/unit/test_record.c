@@ -90,7 +90,9 @@ static struct hr_record_row row_of(uint64_t n) {
                                   .cores_allowed = n + 11,
                                   .throttled_ns = (n + 12) * 1000,
                                   .memory_available = (n + 13) * KIB,
-                                  .used_workers = 1 + n % WORKERS};
+                                  .used_workers = 1 + n % WORKERS,
+                                  .trainer_cpu_ns = (n + 14) * 1000,
+                                  .trainer_delay_ns = (n + 15) * 1000};
 }
 
 static struct hr_record_worker worker_of(uint64_t n, uint32_t worker) {
@@ -230,7 +232,7 @@ static void rings_keep_the_newest_and_files_stay_within_16_mib(void **state) {
 static void many_workers_shorten_the_rings_of_rows(void **state) {
     struct hr__record_place places[HR__RING_COUNT];
     (void)state;
-    hr__record_plan(11, places);
+    hr__record_plan(10, places);
     assert_int_equal(places[HR__RING_SECONDS].room, HR__RECORD_SECONDS);
     assert_int_equal(places[HR__RING_MINUTES].room, HR__RECORD_MINUTES);
     for (uint32_t workers = 0; workers <= HR_ARENA_MAX_WORKERS; workers++) {
@@ -321,7 +323,7 @@ static void other_files_are_refused(void **state) {
     assert_refused(-EBADMSG, "its first bytes are damaged");
     int fd = open(path_of("a.hrr"), O_RDWR | O_CLOEXEC);
     assert_int_equal(pwrite(fd, &newer, sizeof newer, offsetof(struct hr__record_head, version)), sizeof newer);
-    assert_refused(HR_E_VERSION, "it has format 2, and this headrace reads format 1");
+    assert_refused(HR_E_VERSION, "it has format 3, and this headrace reads format 2");
     cut(sizeof(struct hr__record_head) - 1);
     assert_refused(-EINVAL, "not the file of a recording");
     cut(0);

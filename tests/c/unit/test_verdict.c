@@ -35,6 +35,8 @@ static void an_earlier_cause_rules_out_later_ones(void **state) {
     assert_int_equal(kind_of(waits), HR_VERDICT_COLLATE);
     waits.slow_samples = 0.51;
     assert_int_equal(kind_of(waits), HR_VERDICT_SLOW_SAMPLES);
+    waits.workers = 0;
+    assert_int_equal(kind_of(waits), HR_VERDICT_NO_WORKERS);
     waits.lag = 0.51;
     assert_int_equal(kind_of(waits), HR_VERDICT_RANK);
     waits.start = 0.31;
@@ -115,13 +117,19 @@ static void the_advice_is_what_the_workers_do(void **state) {
 }
 
 static void without_workers_the_free_cores_say_how_many(void **state) {
-    struct hr_waits waits = {.wait = 0.5, .cores = 16, .free = 11, .first_pass = 1};
+    struct hr_waits waits = {.wait = 0.5, .delay = -1, .cores = 16, .free = 11, .first_pass = 1};
     (void)state;
+    assert_int_equal(hr_judge(&waits).kind, HR_VERDICT_NO_WORKERS);
     assert_int_equal(hr_judge(&waits).workers, 8);
     waits.free = 3.9;
     assert_int_equal(hr_judge(&waits).workers, 3);
     waits.free = 1.5;
-    assert_int_equal(hr_judge(&waits).kind, HR_VERDICT_NO_CORES);
+    assert_int_equal(hr_judge(&waits).workers, 0);
+    waits.cpu = 0.2, waits.delay = 0.05;
+    assert_false(hr_judge(&waits).is_storage);
+    waits.delay = 0.04; /* it waits, and so would workers, which need no core for that */
+    assert_true(hr_judge(&waits).is_storage);
+    assert_int_equal(hr_judge(&waits).workers, 8);
 }
 
 static void any_numbers_give_a_verdict(void **state) {

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import logging
 import threading
 import time
+import types
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import headrace
 import numpy as np
 import pytest
-from headrace.frozen._attributes import estimate_bytes
+from headrace.frozen._attributes import THRESHOLD_BYTES, estimate_bytes, freeze_more
 
 COUNT = 30_000
 
@@ -263,6 +265,63 @@ def test_data_frames_of_python_objects_are_named() -> None:
     assert 'dataset.frame = headrace.freeze(dataset.frame.to_dict("records"))' in reasons["dataset.frame"]
     assert "dataset.column = headrace.freeze(dataset.column.tolist())" in reasons["dataset.column"]
     assert "dataset.small" not in reasons
+
+
+def pick(texts: Any, at: int, more: Any = ()) -> str:
+    return str((more or texts)[at])
+
+
+class Data:
+    pass
+
+
+class Picks:
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __getitem__(self, at: int) -> str:
+        return str(self.function(at))
+
+
+@pytest.mark.parametrize(
+    ("make", "path"),
+    [
+        (lambda: functools.partial(pick, many_paths()), "function.args[0]"),
+        (lambda: functools.partial(pick, [], more=many_paths()), "function.keywords['more']"),
+        (lambda: functools.partial(pick, [{"path": one} for one in many_paths()]), "function.args[0]"),
+        (lambda: functools.lru_cache(None)(functools.partial(pick, many_paths())), "function.__wrapped__.args[0]"),
+    ],
+)
+def test_arguments_of_a_partial_are_frozen(make: Any, path: str) -> None:
+    data = Picks(make())
+    expected, function = data[7], data.function
+    report = headrace.freeze_attributes(data)
+    assert [one.path for one in report.frozen] == [f"dataset.{path}"]
+    assert report.skipped == () and data.function is function and data[8] != expected == data[7]
+    assert headrace.freeze_attributes(data) == headrace.frozen.FreezeReport()
+
+
+def test_namespaces_are_frozen() -> None:
+    data: Any = Data()
+    data.config = types.SimpleNamespace(texts=many_paths(), batch=4)
+    assert [one.path for one in headrace.freeze_attributes(data).frozen] == ["dataset.config.texts"]
+    assert is_frozen(data.config.texts) and data.config.batch == 4
+
+
+def test_containers_that_cannot_be_replaced_are_named() -> None:
+    data: Any = Data()
+    data.proxy, data.pairs = types.MappingProxyType(dict.fromkeys(many_paths(), 1)), (Paths(), many_paths())
+    data.arguments, data.once = functools.partial(max, *many_paths()), iter(many_paths())
+    data.slice, data.small = slice(many_paths()), functools.partial(pick, ["a"], more=[])
+    refused: set[int] = set()
+    reports = [freeze_more(data, THRESHOLD_BYTES, refused) for _ in range(2)]
+    assert [one.path for one in reports[0].frozen] == ["dataset.pairs[0].paths"]
+    reasons = dict(reports[0].skipped)
+    places = {"arguments", "once", "pairs[1]", "proxy", "slice.stop"}
+    assert reasons.keys() == {f"dataset.{place}" for place in places}
+    assert "a mappingproxy, which holds a dict of 30,000 items; put headrace.freeze" in reasons["dataset.proxy"]
+    assert "a list of 30,000 items in a place that cannot be set" in reasons["dataset.slice.stop"]
+    assert reports[1] == headrace.frozen.FreezeReport()
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

@@ -15,7 +15,7 @@ _RINGS_AT, _FINISH_AT = 4096, 2048
 _BUCKETS, _SLOWEST = 44, 256
 _ENDS = ["", "the job ended", "it was stopped", "disk full", "the number of workers grew"]
 
-_ROW = struct.Struct("<II qqQ 22I")
+_ROW = struct.Struct("<II qqQ 24I")
 _WORKER = struct.Struct("<6I")
 _HOUR = struct.Struct(f"<IIq{2 * _BUCKETS}I")
 _SAMPLE = struct.Struct("<QQqII")
@@ -25,7 +25,8 @@ _STEP = struct.Struct("<II 5I")
 _ROW_FIELDS = [  # after at_ns, real_ns and bytes; us and KiB in the file are ns and bytes here
     *("length_ns", "epoch", "step", "batches", "samples", "errors", "inside_ns", "start_ns", "starts", "wait_ns"),
     *("pin_ns", "draw_ns", "rebuild_ns", "restarts", "bad_samples", "queue_count", "used_bytes", "cores_busy"),
-    *("cores_allowed", "throttled_ns", "memory_available", "used_workers"),
+    *("cores_allowed", "throttled_ns", "memory_available", "used_workers", "trainer_cpu_ns"),
+    "trainer_delay_ns",
 ]
 _WORKER_FIELDS = ["fetch_ns", "collate_ns", "wait_ns", "delay_ns", "cpu_ns", "private_bytes"]
 
@@ -85,7 +86,7 @@ class File:
             *times,
             *texts,
         )
-        head = struct.pack("<QII", int.from_bytes(b"\x0ahr-rec\x0a", "little"), 1, zlib.crc32(rest)) + rest
+        head = struct.pack("<QII", int.from_bytes(b"\x0ahr-rec\x0a", "little"), 2, zlib.crc32(rest)) + rest
         self._bytes[: len(head)] = head
 
     def _append(self, ring: str, entry: bytes) -> None:

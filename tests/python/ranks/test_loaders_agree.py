@@ -76,11 +76,45 @@ epochs(lambda: DataLoader(range(64), 4, sampler=DistributedSampler(range(64)), n
     assert first == second and "set_epoch" in first and "epoch" in first
 
 
-@pytest.mark.parametrize("kind", ["DistributedSampler(range(64), seed=RANK)", "per_rank(range(64), seed=RANK)"])
+@pytest.mark.parametrize(
+    "kind",
+    ["DistributedSampler(range(64), seed=RANK)", "per_rank(range(64), seed=RANK)", "Subclass(range(64), seed=RANK)"],
+)
 def test_seeds_that_differ_are_named(tmp_path: pathlib.Path, kind: str) -> None:
-    code = f"epochs(lambda: DataLoader(range(64), 4, sampler={kind}))"
+    code = f"""
+class Subclass(TorchsSampler):
+    pass
+
+epochs(lambda: DataLoader(range(64), 4, sampler={kind}))
+"""
     first, second = run_ranks(tmp_path, 2, LOADERS + code)
     assert first == second and "seed" in first and "rank 0" in first and "rank 1" in first
+
+
+def test_own_seeds_of_a_sampler_with_its_own_order_warn_once(tmp_path: pathlib.Path) -> None:
+    """It may draw with replacement: each rank needs another seed then."""
+    code = """
+import warnings
+
+class Drawn(TorchsSampler):
+    replacement = True
+
+    def __iter__(self):
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        return iter(torch.randint(len(self.dataset), (self.num_samples,), generator=generator).tolist())
+
+loader = DataLoader(range(64), 4, sampler=Drawn(range(64), seed=RANK))
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for epoch in range(2):
+        loader.sampler.set_epoch(epoch)
+        list(loader)
+print(*(one.message for one in caught))
+epochs(lambda: loader)
+"""
+    for printed in run_ranks(tmp_path, 2, LOADERS + code):
+        warning, end = printed.splitlines()
+        assert end == "fine" and warning.count("rank 0 has the seed 0, rank 1 has 1") == 1 and "replacement" in warning
 
 
 def test_an_order_that_differs_is_found_by_its_digest(tmp_path: pathlib.Path) -> None:

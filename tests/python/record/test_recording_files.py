@@ -14,7 +14,7 @@ def test_written_numbers_are_read(tmp_path: Path) -> None:
     file = recordings.File(workers=2, rank=1, world_size=4, began_ns=10**9, began_real_ns=7)
     for n in range(1, 4):
         row = {"at_ns": n, "real_ns": n + 5, "batches": n, "bytes": n << 33, "wait_ns": 2000 * n}
-        row |= {"used_bytes": 1024 * n, "used_workers": n - 1}
+        row |= {"used_bytes": 1024 * n, "used_workers": n - 1, "trainer_cpu_ns": 5000 * n, "trainer_delay_ns": 7000}
         file.second(row, [{"fetch_ns": 1000 * n}, {"private_bytes": 2048 * n}])
     file.hour(60, [1] * 44, [2] * 44)
     file.slowest([(900, 17, 1, 3), (800, 18, 0, 4)])
@@ -33,6 +33,8 @@ def test_written_numbers_are_read(tmp_path: Path) -> None:
     assert list(seconds["bytes"]) == [1 << 33, 2 << 33, 3 << 33]
     assert list(seconds["memory_available"]) == [0, 0, 0]
     assert list(seconds["used_workers"]) == [2, 1, 2]  # 0 in the file: all
+    assert list(seconds["trainer_cpu_ns"]) == [5000, 10000, 15000]
+    assert list(seconds["trainer_delay_ns"]) == [7000] * 3
     assert list(read.second_workers[0]["fetch_ns"]) == [1000, 2000, 3000]
     assert list(read.second_workers[1]["private_bytes"]) == [2048, 4096, 6144]
     assert len(read.minutes["at_ns"]) == 0 and len(read.minute_workers) == 2

@@ -44,7 +44,11 @@ CASES = [
     ({"used": 15, "cores": 17, "wait": 0.8}, "too few", ["About 20 workers (the free cores are enough for 6)"]),
     ({"used": 15.2, "cores": 16, "cpu": 0.7}, "no cores", []),
     ({"used": 3.2, "cores": 4, "cpu": 0.7}, "too few", ["0.8 cores are free"]),
-    ({"workers": 0}, "too few", ["makes its batches itself", "num_workers=8"]),
+    ({"workers": 0, "trainer_cpu": 0.97}, "no workers", ["makes its batches itself", "0.97 cores", "num_workers=8"]),
+    ({"workers": 0, "trainer_cpu": 0.1}, "no workers", ["waits for a disk or a network", "num_workers=8"]),
+    ({"workers": 0, "trainer_cpu": 0.97, "used": 14.5}, "no workers", ["No core is free for workers (num_workers)"]),
+    ({"workers": 0, "trainer_cpu": 0.1, "trainer_delay": 0.8, "used": 15}, "no workers", ["No core is free"]),
+    ({"workers": 0, "wait": 0.01}, "trainer", []),
     ({"busy": 0.79}, "unknown", ["30 % for workers", "busy 79 %", "11.0 of 16 cores are free"]),
 ]  # fmt: skip
 

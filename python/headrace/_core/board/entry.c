@@ -83,6 +83,49 @@ static PyObject *entry_peers(PyObject *self, PyObject *ignored) {
     return list;
 }
 
+static PyObject *entry_show_first(PyObject *self, PyObject *argument) {
+    uint64_t digests[HR_BOARD_MAX_FIRST];
+    PyObject *items = PySequence_Fast(argument, "show_first() needs a list of ints");
+    if (!items) return NULL;
+    Py_ssize_t count = PySequence_Fast_GET_SIZE(items);
+    if (count > HR_BOARD_MAX_FIRST) count = HR_BOARD_MAX_FIRST;
+    for (Py_ssize_t i = 0; i < count; i++)
+        digests[i] = PyLong_AsUnsignedLongLongMask(PySequence_Fast_GET_ITEM(items, i));
+    Py_DECREF(items);
+    if (PyErr_Occurred()) return NULL;
+    hr_board_show_first(entry_of(self), digests, (uint32_t)count);
+    Py_RETURN_NONE;
+}
+
+static PyObject *describe_first(const struct hr_board_first *first) {
+    PyObject *digests = PyList_New(first->count);
+    for (uint32_t i = 0; digests && i < first->count; i++) {
+        PyObject *digest = PyLong_FromUnsignedLongLong(first->digests[i]);
+        if (!digest)
+            Py_CLEAR(digests);
+        else
+            PyList_SET_ITEM(digests, i, digest);
+    }
+    return digests ? Py_BuildValue("IN", first->rank, digests) : NULL;
+}
+
+static PyObject *entry_first(PyObject *self, PyObject *ignored) {
+    (void)ignored;
+    struct hr_board_first *first = PyMem_Malloc(HR_BOARD_MAX_PROCESSES * sizeof *first);
+    if (!first) return PyErr_NoMemory();
+    int count = hr_board_first(entry_of(self), first);
+    PyObject *list = PyList_New(count);
+    for (int i = 0; list && i < count; i++) {
+        PyObject *item = describe_first(&first[i]);
+        if (!item)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, item);
+    }
+    PyMem_Free(first);
+    return list;
+}
+
 static PyObject *entry_known(PyObject *self, PyObject *ignored) {
     (void)ignored;
     return PyLong_FromUnsignedLong(hr_board_known(entry_of(self)));
@@ -156,6 +199,10 @@ static PyMethodDef methods[] = {
      "have published the same epoch. Returns False if some have not in time."},
     {"peers", entry_peers, METH_NOARGS,
      "peers() -> list\n\nReturns (page, rank, facts) of each other running process that is in the same epoch."},
+    {"show_first", entry_show_first, METH_O,
+     "show_first(digests)\n\nShows digests of the first indices of the epoch that was published last, 64 at most."},
+    {"first", entry_first, METH_NOARGS,
+     "first() -> list\n\nReturns (rank, digests) of each other process that has shown them in the same epoch."},
     {"known", entry_known, METH_NOARGS,
      "known() -> int\n\nReturns the number of running processes that have begun any epoch of this loader."},
     {"count_from", entry_count_from, METH_O,

@@ -17,8 +17,8 @@ PyObject *record_judge(PyObject *self, PyObject *arguments, PyObject *keywords) 
     waits.is_short = is_short;
     waits.is_cause = is_cause;
     struct hr_verdict verdict = hr_judge(&waits);
-    return Py_BuildValue("sIIN", hr_verdict_name(verdict.kind), verdict.workers, verdict.room,
-                         PyBool_FromLong(verdict.is_cold));
+    return Py_BuildValue("sIINN", hr_verdict_name(verdict.kind), verdict.workers, verdict.room,
+                         PyBool_FromLong(verdict.is_cold), PyBool_FromLong(verdict.is_storage));
 }
 
 PyObject *record_quantile_ns(PyObject *self, PyObject *arguments) {

@@ -28,7 +28,8 @@ class Dealing(NamedTuple):
 
     source: what says which rank this is. settings: a text that is equal in all ranks if the loader is the same one.
     length: returns the number of samples of this rank, or None. seed: of the sampler, if its EpochIndices know none.
-    remainder: returns whether the ranks may differ by the rest of a division; None: they may not.
+    remainder: returns whether the ranks may differ by the rest of a division; None: they may not. own_seeds: each rank
+    may have a seed of its own.
     """
 
     rank: int
@@ -38,6 +39,7 @@ class Dealing(NamedTuple):
     length: Callable[[], int | None] = lambda: None
     seed: Any = None
     remainder: Callable[[], Remainder | None] = lambda: None
+    own_seeds: bool = False
 
 
 class AnyLoader(PositionOwner, Protocol):

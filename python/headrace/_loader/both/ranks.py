@@ -19,7 +19,9 @@ def watch_of(loader: AnyLoader, epoch: Epoch) -> Watch | None:
     if position.agreement is None:
         made_by = position.made_by or place_of_caller(f"{epoch.indices.order['n']} {dealing.settings}")
         position.agreement = Agreement(made_by, dealing.rank, dealing.ranks, dealing.settings)
-    return Watch(position.agreement, epoch, dealing.length, dealing.seed, dealing.remainder())
+    return Watch(
+        position.agreement, epoch, dealing.length, dealing.seed, dealing.remainder(), own_seeds=dealing.own_seeds
+    )
 
 
 def describe(loader: AnyLoader) -> str:

@@ -16,8 +16,14 @@ from headrace._ranks.disagreement import SWITCH
 from headrace._ranks.remainder import ALLOWED, ERROR, WARNING, Remainder
 from headrace.torch._own import classes, groups, loaders, table
 from headrace.torch._own.classes import is_plan
+from headrace.torch._samplers.distributed_sampler import DistributedSampler
 from headrace.torch._samplers.foreign import samplers_of
+from headrace.torch._samplers.per_rank import PerRank
 from headrace.torch._samplers.whole_order import length_of
+
+# The methods that deal one order to all ranks: another seed on each gives some samples to several ranks, and leaves
+# others out. A sampler with another method may draw with replacement.
+_DEAL_ONE_ORDER = (classes.DistributedSampler.__iter__, DistributedSampler.__iter__, PerRank.__iter__)
 
 
 def _dealing_sampler(loader: Any) -> Any:
@@ -52,6 +58,7 @@ def dealing_of(loader: Any) -> Dealing | None:
         length=functools.partial(length_of, sampler),
         seed=lookup.attribute(sampler, "seed"),
         remainder=functools.partial(_remainder_of, loader, sampler),
+        own_seeds=not is_plan(sampler) and type(sampler).__iter__ not in _DEAL_ONE_ORDER,
     )
 
 
