@@ -36,6 +36,10 @@ class OwnIterator(Torch[Any]):
         return iter([])
 
 
+class OfFramework(torch.utils.data.dataloader._MultiProcessingDataLoaderIter):
+    """An iterator that a framework makes itself."""
+
+
 class Proxy:
     def __getattr__(self, name: str) -> Any:
         if name == "state_dict":
@@ -151,7 +155,14 @@ def test_copies_and_pickles_of_torchs_loaders_work() -> None:
 def test_batches_that_are_not_counted_have_no_state() -> None:
     with pytest.raises(RuntimeError, match=r"of this OwnIterator are not counted: headrace is not installed under it"):
         headrace.torch.state_dict(OwnIterator(list(range(4))))
-    loader = make(Torch, IN_PROCESS)
+    loader = make(Torch, "fork")
+    assert len(values(OfFramework(loader))) == 8
+    with pytest.raises(
+        RuntimeError, match=r"not counted: its iterator is not headrace's; use headrace.torch.DataLoader"
+    ):
+        headrace.torch.state_dict(loader)
+    next(iter(loader))
+    assert headrace.torch.state_dict(loader)
     headrace.torch.uninstall()
     for call in (headrace.torch.state_dict, lambda one: headrace.torch.skip(one, 1)):
         with pytest.raises(RuntimeError, match=r"call headrace.torch.install\(\) before its first epoch, or use"):

@@ -80,6 +80,7 @@ def _iterator_in_process(loader: classes.DataLoader[Any]) -> Any:
     settings = any_loader.settings()
     if loaders.is_wrapped and not settings.is_per_sample:
         return _torchs_iterator(loader)
+    any_loader.kept.told.discard(UNCOUNTED)
     return in_process.InProcessIterator(any_loader, settings)
 
 
@@ -94,6 +95,7 @@ def _torchs_iterator(loader: classes.DataLoader[Any]) -> Any:
 
 
 def _iterator_over_workers(loader: classes.DataLoader[Any]) -> Any:
+    table.kept(loader).told.discard(UNCOUNTED)
     if WARMED not in table.kept(loader).told:
         warm_up_for(loader)
     return workers.Iterator(loader)

@@ -90,7 +90,7 @@ def is_installed(loader: Any) -> bool:
     return str(getattr(type(loader)._get_iterator, "__module__", None)).startswith("headrace.")
 
 
-_explained: Any = None  # the __getattr__ that explain() has set
+_explained: tuple[Any, Any] | None = None  # the __getattr__ and the __new__ that explain() has set
 
 
 def is_explained() -> bool:
@@ -102,7 +102,7 @@ def explain(get_attribute: Any, new: Any) -> None:
     global _explained
     names = vars(classes.DataLoader)
     if "__getattr__" not in names and names.get("__new__", torchs_new) is torchs_new:
-        _explained = get_attribute
+        _explained = get_attribute, new
         classes.DataLoader.__getattr__ = get_attribute  # type: ignore[attr-defined]
         classes.DataLoader.__new__ = new  # type: ignore[method-assign]
 
@@ -111,7 +111,7 @@ def explain_no_more() -> None:
     """Undoes explain, unless other code has replaced a method since then."""
     global _explained
     names = vars(classes.DataLoader)
-    if _explained is not None and names.get("__getattr__") is _explained:
+    if _explained == (names.get("__getattr__"), names.get("__new__")):
         del classes.DataLoader.__getattr__  # type: ignore[attr-defined]
         classes.DataLoader.__new__ = torchs_new  # type: ignore[method-assign]
         _explained = None
