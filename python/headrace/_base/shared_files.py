@@ -29,6 +29,7 @@ _MOST = 500  # objects in one search
 _MOST_LEVELS = 6
 _ENTRIES = 32  # so many of each container are looked at
 _ARCHIVE_LEVELS = 4  # from an archive to its file
+_A_PIPE, _A_SOCKET = "a pipe", "a socket"
 _PLAIN = (
     type(None), bool, int, float, complex, str, bytes, bytearray, range, slice, type, types.ModuleType,
     types.BuiltinFunctionType, types.CodeType, types.GeneratorType,
@@ -78,11 +79,12 @@ class _Part(NamedTuple):
     level: int
 
 
-def find(roots: dict[str, Any]) -> list[SharedFile]:
+def find(roots: dict[str, Any], workers: int) -> list[SharedFile]:
     """Returns what the objects hold. roots: a dataset, a collate function and so on by the names of a loader's
-    arguments; worker_init_fn may open files again."""
+    arguments; worker_init_fn may open files again. One worker may be meant to have the end of a pipe or a socket."""
     try:
-        return _Search(roots).found()
+        found = _Search(roots).found()
+        return [one for one in found if workers > 1 or not one.what.endswith((_A_PIPE, _A_SOCKET))]
     except Exception:  # another thread changes a container meanwhile
         return []
 
@@ -248,11 +250,11 @@ def _name_of_descriptor(fd: int | None) -> str | None:
     except OSError:
         return None
     if stat.S_ISSOCK(mode):
-        return "a socket"
+        return _A_SOCKET
     if flags & os.O_ACCMODE == os.O_WRONLY or flags & os.O_APPEND:
         return None
     if stat.S_ISFIFO(mode):
-        return "a pipe"
+        return _A_PIPE
     return repr(os.readlink(f"/proc/self/fd/{fd}")) if stat.S_ISREG(mode) else None
 
 
@@ -268,7 +270,7 @@ def _library_object(value: Any, names: list[str]) -> tuple[str, str] | None:
             return None if name is None else (f"{kind}, {name}", "...")
         if "multiprocessing.Connection" in names:
             held = {name: part for name, part, _ in own_attributes(value)}
-            return (f"{kind}, a pipe", "...") if held["_handle"] is not None and held["_readable"] else None
+            return (f"{kind}, {_A_PIPE}", "...") if held["_handle"] is not None and held["_readable"] else None
         if "sqlite3.Connection" in names:
             sys.modules["sqlite3"].Connection.total_changes.__get__(value)
             return f"{kind}, a database of SQLite", "sqlite3.connect(...)"
@@ -285,8 +287,9 @@ def _of_h5py(value: Any, kind: str) -> tuple[str, str] | None:
     handle = next(part for name, part, _ in own_attributes(value) if name == "_id")
     if not handle.valid:
         return None
-    name = sys.modules["h5py"].h5f.get_name(handle).decode()
-    return f"{kind}, {name!r}", f'h5py.File({name!r}, "r")' + ("" if "File" in kind else "[...]")
+    h5py = sys.modules["h5py"]
+    name, place = h5py.h5f.get_name(handle).decode(), h5py.h5i.get_name(handle).decode()
+    return f"{kind}, {name!r}", f'h5py.File({name!r}, "r")' + ("" if place == "/" else f"[{place!r}]")
 
 
 # ---- in words ----

@@ -108,10 +108,12 @@ class Options:
         Before the first further try it waits 0.1 s, before each other one four times as long, up to 10 s, and
         up to half less or more. If all fail, on_bad_sample decides. A warning at the end of the epoch lists the
         samples, and report() counts the tries as "retried". With rng="worker" a try continues with the random numbers
-        of the one before; with rng="sample" it has the same.""",
+        of the one before; with rng="sample" it has the same. An iterable dataset is refused: after an error its
+        iterator may go on behind the sample that failed, which would be lost without a word. Try again in the dataset,
+        where it reads.""",
         torch="The dataset's __getitem__ is called for each sample, and its __getitems__ is not used.",
-        iterable="retries= needs a map-style dataset (one with __getitem__), but this dataset is iterable: it gives "
-        "another sample when it is asked again",
+        iterable="retries= needs a map-style dataset (one with __getitem__), but this dataset is iterable: after an "
+        "error its iterator may give the next sample instead of the one that failed; try again where the dataset reads",
     )
     stall_after: float = _row(
         30.0,

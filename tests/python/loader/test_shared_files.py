@@ -63,8 +63,8 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def find(dataset: Any, **others: Any) -> list[str]:
-    return [one.path for one in shared_files.find({"dataset": dataset, **others})]
+def find(dataset: Any, workers: int = 2, **others: Any) -> list[str]:
+    return [one.path for one in shared_files.find({"dataset": dataset, **others}, workers)]
 
 
 OPEN: dict[str, Open] = {
@@ -92,6 +92,13 @@ PATHS = {"list": "dataset.opened[1]", "dict": "dataset.opened['a']['b']", "many"
 @pytest.mark.parametrize("kind", OPEN)
 def test_open_file_is_found(kind: str, folder: pathlib.Path) -> None:
     assert find(Rows(OPEN[kind](folder))) == [PATHS.get(kind, "dataset.opened")]
+
+
+@pytest.mark.parametrize("kind", ["socket", "pipe", "fifo"])
+def test_pipe_of_one_worker_is_not_found(kind: str, folder: pathlib.Path) -> None:
+    """The trainer has made it for this worker."""
+    assert find(Rows(OPEN[kind](folder)), workers=1) == []
+    assert find(Rows(OPEN["binary"](folder)), workers=1) == ["dataset.opened"]
 
 
 def closed(value: Any) -> Any:

@@ -41,8 +41,8 @@ class OverWorkers(EpochIterator):
         dataset = loader.kept.dataset_of(loader, settings)
         if settings.rng == "sample":
             own_generators.warn_of_unreachable(own_generators.roots_of(loader.dataset, loader.collate_fn))
-        method, is_torchs = start_errors.start_method_of(loader.context), self._is_torchs
-        fork_hazards.warn_of_shared_files(method, start_errors.parts_of_loader(loader.loader), is_torchs)
+        method, parts = start_errors.start_method_of(loader.context), start_errors.parts_of_loader(loader.loader)
+        fork_hazards.warn_of_shared_files(method, parts, loader.num_workers, self._is_torchs)
         self._show = loader.kept.show_of(settings)
         return dataset
 

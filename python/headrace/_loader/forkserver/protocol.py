@@ -44,7 +44,7 @@ class Setup:
     preload: list[str]  # the modules that the user wants to be preloaded
     modules: list[str]  # the modules of headrace
     needed_modules: list[str]  # the modules of the dataset and its parts
-    is_interrupted: bool  # does Ctrl-C end workers?
+    is_interrupted: bool  # has the trainer not blocked SIGINT?
     trainer: int  # its process ID
 
 

@@ -54,5 +54,6 @@ def block() -> None:
 
 
 def unblock() -> None:
-    """Unblocks SIGINT in a worker. From now on a Ctrl-C raises KeyboardInterrupt, including one that came earlier."""
+    """Unblocks SIGINT in a worker. From now on one of the trainer raises KeyboardInterrupt, including one that came
+    earlier; others are ignored."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

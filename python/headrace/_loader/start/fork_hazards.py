@@ -21,12 +21,12 @@ _warned: list[bool] = []
 _warned_of_files: set[shared_files.SharedFile] = set()
 
 
-def warn_of_shared_files(method: str, parts: list[tuple[str, Any]], is_torchs: bool) -> None:
+def warn_of_shared_files(method: str, parts: list[tuple[str, Any]], workers: int, is_torchs: bool) -> None:
     """Warns of files that the parts of a loader hold open, if forked workers would share their positions. Once for each
     file, and only in the first of several ranks."""
     if method != "fork" or not this_process.is_first_rank():
         return
-    found = [one for one in shared_files.find(dict(parts)) if one not in _warned_of_files]
+    found = [one for one in shared_files.find(dict(parts), workers) if one not in _warned_of_files]
     if not found:
         return
     _warned_of_files.update(found)

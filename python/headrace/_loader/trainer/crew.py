@@ -234,7 +234,7 @@ class Crew:
             report = reports.describe_death(dead, exit_code, tasks, seeding, draws)
             if exit_code == -signal.SIGTERM:
                 report += reports.describe_group_signal(self._count_terminated(), len(self.processes))
-        # The sample is not the cause of a KeyboardInterrupt, which Ctrl-C raises in the worker too.
+        # The sample is not the cause of a KeyboardInterrupt, which a SIGINT of the trainer raises in the worker.
         return report if exit_code == main.INTERRUPTED else report + self._suspect(dead, tasks)
 
     def _count_terminated(self) -> int:

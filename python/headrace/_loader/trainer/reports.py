@@ -145,7 +145,7 @@ def _first_line(worker: WorkerSnapshot, exit_code: int | None) -> str:
     how = _EXIT_CODE_UNKNOWN if exit_code is None else f" with exit code {exit_code}"
     advice = _NOT_STARTED if worker.is_starting else _RERUN_ADVICE
     if exit_code == INTERRUPTED:
-        advice = "It was interrupted (by Ctrl-C, or SIGINT)."
+        advice = "It was interrupted (by a SIGINT of the trainer or the worker itself, or by a KeyboardInterrupt)."
     return f"DataLoader worker (pid(s) {worker.pid}) exited unexpectedly{how}. {advice}"
 
 

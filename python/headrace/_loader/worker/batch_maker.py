@@ -251,7 +251,7 @@ class DatasetBatchMaker:
         """Does what BatchMaker.sends says. on_bad_sample covers exceptions of class Exception. Any other one
         ends the run, as with num_workers=0, because a restart would try the sample again and skip it in the end."""
         handles_bad = self.settings.on_bad_sample != "raise"
-        return handles_bad and not isinstance(error, KeyboardInterrupt)  # Ctrl-C raises it in the worker too
+        return handles_bad and not isinstance(error, KeyboardInterrupt)  # a SIGINT of the trainer raises it
 
     def _load(self, state: bytes) -> None:
         """Loads a state into the dataset. It is called only once there is a task, because a dataset may keep the state

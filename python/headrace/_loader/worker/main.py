@@ -30,7 +30,7 @@ from headrace._samples import deferred, image_counts
 from headrace._samples.names import has_indices, name_odd_one, name_sample, replay_command
 from headrace._samples.refill import draws_of, indices_of
 
-INTERRUPTED = 128 + signal.SIGINT  # the exit code of a worker that Ctrl-C has ended; shells use the same number
+INTERRUPTED = 128 + signal.SIGINT  # the exit code after a KeyboardInterrupt; shells use the same number
 
 
 def _note(maker: BatchMaker, batch: int, indices: Any, position: int | None, draws: Sequence[int]) -> str:
@@ -171,7 +171,7 @@ def _serve(port: _core.Port, maker: BatchMaker, discard: int) -> None:
 
 def main(descriptors: WorkerDescriptors, arguments: transport.WorkerArguments, is_interrupted: bool) -> None:
     """Runs a worker process from its start to its end. `arguments`: a BatchMaker and a StartState. `is_interrupted`:
-    Ctrl-C ends the worker."""
+    the trainer has not blocked SIGINT."""
     descriptors.check_process()
     if descriptors.is_forked:  # nothing was unpickled
         inherited.drop_handlers(descriptors.mask, True, descriptors.trainer)

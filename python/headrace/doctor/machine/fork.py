@@ -15,7 +15,9 @@ from headrace.doctor.observations import Observation
 def open_files(loader: Any) -> list[Observation]:
     """Returns what a loader has open that its forked workers would share."""
     names = ("dataset", "collate_fn", "worker_init_fn")
-    found = shared_files.find({name: lookup.attribute(loader, name) for name in names})
+    workers = lookup.attribute(loader, "num_workers")
+    parts = {name: lookup.attribute(loader, name) for name in names}
+    found = shared_files.find(parts, workers if type(workers) is int else 2)  # "auto"
     if not found:
         return []
     text = (
