@@ -46,7 +46,7 @@ def number_of(record: Any) -> int:
 
 def _why_not_started(path: str, number: int) -> str:
     """Starts a recorder, which leaves this process at once. Returns why that failed; empty: it did not."""
-    headrace = program.find()
+    headrace = None if program.is_frozen() else program.find()  # that of PATH may be of another version
     try:
         os.makedirs(path, exist_ok=True)
         if headrace is None:
