@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -151,6 +152,14 @@ static enum hr_record_end watch(struct record *record, bool is_of_job, int *ret_
     return HR_RECORD_STOPPED;
 }
 
+/* It has two open for each loader. */
+static void raise_open_files(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0) return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 static int warn(void) {
     fprintf(stderr, "headrace: %s\n", hr_error_message());
     return 1;
@@ -180,6 +189,7 @@ int record_command(int argc, char **argv) {
     code = check_processes(&record);
     if (code) return code;
     if (hr_recorder_open(request.folder, request.recording, &record.recorder) < 0) return warn();
+    raise_open_files();
     record.has_descendants = !request.is_of_job;
     if (request.is_of_job && !leave_job()) {
         fprintf(stderr, "headrace: the recorder cannot leave its job: %s\n", strerror(errno));

@@ -7,18 +7,10 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/types.h>
 
 #include "top.h"
 
 enum { RECORD_PIDS = 64 /* that the command line can name */ };
-
-/* Memory of a loader, and the descriptor by which it was found. */
-struct record_memory {
-    int pid, fd;
-    dev_t device;
-    ino_t inode;
-};
 
 struct record {
     hr_recorder *recorder;
@@ -26,20 +18,16 @@ struct record {
     uint64_t started[RECORD_PIDS]; /* and when, in the kernel's ticks: another one with this pid is not taken for it */
     int named_count;
     bool has_descendants; /* loaders of the processes that they have started are recorded, too */
-    int failed;           /* the code of hr_recorder_add */
 
     struct top_pids trainers;  /* processes that have loaders, or may have some */
     struct top_pids strangers; /* that have loaders, and are no descendants */
-    struct record_memory *memories;
-    uint32_t memory_count, memory_room;
-    int64_t walk_ns; /* when the descriptors of trainers are walked again */
-    int64_t tree_ns; /* when new trainers are looked for */
+    int64_t tree_ns;           /* when new trainers are looked for */
     int64_t search_ns;
 };
 
 /* When a process was started; 0: it has ended. */
 uint64_t record_started(int pid);
-/* Shows all memory of loaders to the recorder. Returns 0, or the code of hr_recorder_add. */
+/* Shows all memory of loaders to the recorder. Returns 0, or the code of hr_recorder_find. */
 int record_find(struct record *record);
 void record_free(struct record *record);
 

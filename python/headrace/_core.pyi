@@ -431,6 +431,12 @@ def remote_add(path: bytes, url: bytes, storage: bytes, name: bytes, version: by
 def remote_call(text: bytes, /) -> bytes: ...
 
 @final
+class RecordThread:
+    @staticmethod
+    def start(folder: str | bytes | PathLike[str], recording: int, /) -> RecordThread: ...
+    def end(self) -> None: ...
+
+@final
 class Recording:
     """The file of a loader in a recording. Each property makes new objects, so keep them."""
 

@@ -22,6 +22,10 @@ int64_t hr__wall_ns(void) {
     return read_clock(CLOCK_REALTIME);
 }
 
+int64_t hr__thread_cpu_ns(void) {
+    return read_clock(CLOCK_THREAD_CPUTIME_ID);
+}
+
 int64_t hr__coarse_now_ns(void) {
     return read_clock(CLOCK_MONOTONIC_COARSE);
 }

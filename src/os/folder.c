@@ -104,6 +104,13 @@ static int visit_entries(DIR *folder, int (*visit)(void *context, const char *na
     return r ? r : -errno;
 }
 
+int hr__link_target(const char *path, char *ret_text, size_t bytes) {
+    ssize_t length = readlink(path, ret_text, bytes - 1);
+    if (length < 0) return -errno;
+    ret_text[length] = '\0';
+    return (int)length;
+}
+
 int hr__folder_visit(const char *path, int (*visit)(void *context, const char *name), void *context) {
     DIR *folder = opendir(path);
     if (!folder) return -errno;

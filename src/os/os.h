@@ -21,6 +21,7 @@
 
 int64_t hr__now_ns(void);         /* CLOCK_MONOTONIC */
 int64_t hr__wall_ns(void);        /* CLOCK_REALTIME: since 1970 */
+int64_t hr__thread_cpu_ns(void);  /* CPU time of this thread */
 int64_t hr__wall_s(void);         /* seconds since 1970 */
 uint64_t hr__clock_cost_ns(void); /* of hr__now_ns, measured once in a process */
 int64_t hr__coarse_now_ns(void);  /* CLOCK_MONOTONIC of the last tick: up to 10 ms old, at a quarter of the cost */
@@ -359,7 +360,8 @@ int hr__file_make(const char *path, int *ret_fd);         /* a new file, to read
 int hr__file_open_or_make(const char *path, int *ret_fd); /* to read and write, mode 0600. -ELOOP: a symbolic link */
 int hr__file_touch(const char *path);                     /* sets its time to now */
 int hr__folder_make_new(const char *path);                /* mode 0700. -EEXIST: there is something of that name */
-int hr__folder_sync(const char *path);                    /* 0 also if the file system has nothing to sync */
+int hr__link_target(const char *path, char *ret_text, size_t bytes); /* of a symbolic link, cut to fit. Its length */
+int hr__folder_sync(const char *path);                               /* 0 also if the file system has nothing to sync */
 /* Removes a folder and the files in it; folders in it stay, and so does it. */
 int hr__folder_remove(const char *path);
 /* Calls `visit` for each name in a folder, without "." and "..", until it returns something else than 0. Returns that,

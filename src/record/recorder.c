@@ -33,7 +33,29 @@ struct hr_recorder {
     uint32_t file_count; /* in all */
     struct ignored *ignored;
     uint32_t ignored_count, ignored_room;
+    struct hr__finder finder;
 };
+
+struct hr__finder *hr__recorder_finder(hr_recorder *recorder) {
+    return &recorder->finder;
+}
+
+bool hr__recorder_has_fd(const hr_recorder *recorder, int fd) {
+    for (uint32_t i = 0; i < recorder->count; i++)
+        if (recorder->loaders[i]->fd == fd) return true;
+    return false;
+}
+
+int hr__recorder_failed(const hr_recorder *recorder) {
+    return recorder->failed;
+}
+
+void hr__recorder_abandon(hr_recorder *recorder) {
+    for (uint32_t i = 0; i < recorder->count; i++) {
+        hr__close(&recorder->loaders[i]->fd);
+        hr__close(&recorder->loaders[i]->writer.fd);
+    }
+}
 
 static int no_memory(void) {
     return hr__fail(-ENOMEM, "recording: not enough memory");
@@ -57,7 +79,6 @@ int hr_recorder_open(const char *folder, uint64_t recording, hr_recorder **ret_r
     memset(recorder, 0, sizeof *recorder);
     recorder->recording = recording;
     recorder->began_ns = hr__now_ns();
-    hr__raise_open_files(); /* two for each loader */
     int length = snprintf(recorder->folder, sizeof recorder->folder, "%s", folder);
     if (length >= (int)sizeof recorder->folder) {
         hr__free(recorder);
@@ -77,7 +98,7 @@ static bool is_at(const struct hr__memory_place *place, uint64_t device, uint64_
     return place->inode == inode && place->device == device;
 }
 
-bool hr_recorder_note(hr_recorder *recorder, uint64_t device, uint64_t inode) {
+bool hr__recorder_note(hr_recorder *recorder, uint64_t device, uint64_t inode) {
     for (uint32_t i = 0; i < recorder->count; i++) {
         struct hr__recorded *loader = recorder->loaders[i];
         if (loader->fd >= 0 && is_at(&loader->place, device, inode)) return loader->is_noted = true;
@@ -389,7 +410,7 @@ static int add(hr_recorder *recorder, int pid, int fd) {
 
 /* ---- looks ---- */
 
-int hr_recorder_add(hr_recorder *recorder, int pid, int fd) {
+int hr__recorder_add(hr_recorder *recorder, int pid, int fd) {
     return recorder->failed = add(recorder, pid, fd);
 }
 
@@ -444,6 +465,7 @@ int hr_recorder_end(hr_recorder *recorder, enum hr_record_end end) {
     }
     hr__free(recorder->loaders);
     hr__free(recorder->ignored);
+    hr__free(recorder->finder.found);
     hr__free(recorder);
     return code;
 }

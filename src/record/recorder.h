@@ -13,6 +13,8 @@
  * been added since.
  *
  *     recorder.c   the loaders, and the order of things in a look
+ *     find.c       the memory of loaders that processes have open
+ *     thread.c     a thread that records this process
  *     rows.c       seconds and minutes
  *     slowest.c    histograms by hour, and the slowest samples
  *     writer.c     their file
@@ -82,6 +84,38 @@ struct hr__recorded {
     struct hr__slow slowest[HR_RECORD_SLOWEST];
     uint32_t slow_count;
 };
+
+/* ---- recorder.c ---- */
+
+/* Notes that a process has this memory open. Returns whether the recorder knows it: it records it, or has seen that it
+ * is not to be recorded. Memory that was not noted since the last hr_recorder_look is no longer there for the next. */
+bool hr__recorder_note(hr_recorder *recorder, uint64_t device, uint64_t inode);
+
+/* Looks at memory that process `pid` has open and that the recorder does not know. `fd`: open for reading; the recorder
+ * owns it from now on. Returns 0, or a negative errno with a message: a file cannot be written. */
+int hr__recorder_add(hr_recorder *recorder, int pid, int fd);
+
+/* Returns true if the recorder itself has opened this descriptor. */
+bool hr__recorder_has_fd(const hr_recorder *recorder, int fd);
+int hr__recorder_failed(const hr_recorder *recorder); /* the code with which a file could not be written, or 0 */
+/* Closes all descriptors, in a forked child, which does not use the recorder any more. */
+void hr__recorder_abandon(hr_recorder *recorder);
+
+/* ---- find.c ---- */
+
+/* Memory of a loader, and the descriptor by which it was found. */
+struct hr__found {
+    int pid, fd;
+    struct hr__memory_place place;
+};
+
+struct hr__finder {
+    struct hr__found *found;
+    uint32_t count, room;
+    int64_t walk_ns; /* when the descriptors of processes are walked again */
+};
+
+struct hr__finder *hr__recorder_finder(hr_recorder *recorder);
 
 /* ---- rows.c ---- */
 

@@ -142,6 +142,59 @@ def test_all_of_a_job_is_recorded(tmp_path: Path, workers: int) -> None:
     assert 0 < busy_ns < 1.5 * all_ns
 
 
+WITHOUT_COMMAND = """
+import headrace._base.program
+headrace._base.program.find = lambda: None
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_program_without_the_command_records_itself(tmp_path: Path, workers: int) -> None:
+    """A frozen or embedded program has no command headrace."""
+    folder = tmp_path / "run1"
+    path = script(tmp_path, 300, 2, workers, record=str(folder))
+    path.write_text(WITHOUT_COMMAND + path.read_text())
+    done = run_python(tmp_path, str(path))
+    assert (done.returncode, done.stderr) == (0, "")
+    file = the_file(folder)
+    assert (file.ended, file.torn, file.identity["workers"]) == ("the job ended", 0, workers)
+    assert sum(file.seconds["batches"]) == 150
+    assert sum(file.seconds["starts"]) == 2
+    assert not workers or file.slowest[0][1] == 17
+
+
+def test_forked_children_have_recordings_of_their_own(tmp_path: Path) -> None:
+    code = """
+import multiprocessing, os, time
+import numpy as np, headrace
+
+def child():
+    links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    open_files = [os.readlink(link) for link in links if os.path.lexists(link)]
+    assert not any(name.endswith(".hrr") for name in open_files), open_files
+    loader = headrace.Loader(np.arange(8), batch_size=4)
+    assert len(list(loader)) == 2
+    time.sleep(1)  # longer than between two looks
+
+if __name__ == "__main__":
+    loader = headrace.Loader(np.arange(8), batch_size=4, num_workers=1, multiprocessing_context="fork")
+    iterator = iter(loader)
+    next(iterator)
+    time.sleep(1)
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    next(iterator)
+"""
+    (tmp_path / "nested.py").write_text(WITHOUT_COMMAND + code)
+    done = run_python(tmp_path, "nested.py", HEADRACE_RECORD="run1")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = files(tmp_path / "run1")
+    assert len({file.identity["pid"] for file in found}) == len(found) == 2
+    assert [sum(file.seconds["batches"]) for file in found] == [2, 2]
+
+
 def test_all_loaders_of_a_script_are_recorded(tmp_path: Path) -> None:
     """Workers have loaders of their own, which are not recorded; a forked child is another process of the job."""
     code = """

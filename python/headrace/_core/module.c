@@ -195,7 +195,8 @@ PyMODINIT_FUNC PyInit__core(void) {
         PyModule_AddType(module, &IndexType) < 0 || PyModule_AddType(module, &IndexingType) < 0 ||
         PyModule_AddType(module, &LinesType) < 0 || PyModule_AddType(module, &TarType) < 0 ||
         PyModule_AddType(module, &ObjectsType) < 0 || PyModule_AddType(module, &RecordingType) < 0 ||
-        frozen_add(module) < 0 || remote_add(module) < 0 || cache_add(module) < 0 || core_add_constants(module) < 0) {
+        PyModule_AddType(module, &RecordThreadType) < 0 || frozen_add(module) < 0 || remote_add(module) < 0 ||
+        cache_add(module) < 0 || core_add_constants(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

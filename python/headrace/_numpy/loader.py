@@ -394,7 +394,7 @@ def _context_of(given: Any) -> Any:
     if given is None or lookup.has_attribute(given, "get_start_method"):
         return given
     if given == "headrace":
-        return context.Context()
+        return context.called_headrace()
     methods = [*multiprocessing.get_all_start_methods(), "headrace"]
     if given not in methods:
         raise ValueError(f"multiprocessing_context should be one of {methods} or a context, but got {given!r}")

@@ -9,6 +9,7 @@
 #include <headrace/face/show.h>
 
 #include "arena/ledger.h"
+#include "record/recorder.h"
 
 /* The recorder looks at loaders of this process, which make batches when the test says so. */
 
@@ -100,10 +101,10 @@ static bool note(hr_recorder *recorder, const struct room *room) {
     struct stat info;
     snprintf(path, sizeof path, "/proc/self/fd/%d", room->scene.arena->memory_fd);
     must(stat(path, &info));
-    if (hr_recorder_note(recorder, info.st_dev, info.st_ino)) return true;
+    if (hr__recorder_note(recorder, info.st_dev, info.st_ino)) return true;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     check(fd >= 0);
-    must(hr_recorder_add(recorder, getpid(), fd));
+    must(hr__recorder_add(recorder, getpid(), fd));
     return false;
 }
 
@@ -255,7 +256,7 @@ static void other_loaders_are_not_recorded(void **state) {
     assert_int_equal(hr_recorder_count(recorder), 0);
     int rubbish = memfd_create("headrace-arena", MFD_CLOEXEC);
     must(ftruncate(rubbish, 1 << 20));
-    must(hr_recorder_add(recorder, getpid(), rubbish));
+    must(hr__recorder_add(recorder, getpid(), rubbish));
     assert_int_equal(hr_recorder_count(recorder), 0);
     must(hr_recorder_end(recorder, HR_RECORD_STOPPED));
     close_room(&room);

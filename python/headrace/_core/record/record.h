@@ -10,9 +10,10 @@
  *     recording.c   _core.Recording, the file of a loader
  *     columns.c     numbers of many entries, as columns
  *     judge.c       the verdict on a loop that waits, and quantiles
+ *     thread.c      _core.RecordThread, which records this process
  */
 
-extern PyTypeObject RecordingType;
+extern PyTypeObject RecordingType, RecordThreadType;
 
 enum { CORE_NO_STEP = -1 }; /* inside_us of the first step of an epoch, in Python */
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from multiprocessing import forkserver, resource_tracker, spawn, util
 from typing import Any
 
-from headrace._base import exception_text, memory_file
+from headrace._base import exception_text, memory_file, program
 from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
 from headrace._loader.forkserver import needed_modules
@@ -160,7 +160,12 @@ def prepare(name: str) -> dict[str, Any]:
 
 def _start(fds: list[int]) -> int:
     """Starts the server. The caller has blocked SIGINT, so that a Ctrl-C during the server's first imports prints no
-    traceback."""
+    traceback. Raises RuntimeError in a frozen program, which would start itself."""
+    if program.is_frozen():
+        raise RuntimeError(
+            f"headrace: {spawn.get_executable()} is a frozen program and no interpreter, so it cannot start headrace's "
+            f'fork server; use multiprocessing_context="{program.frozen_method()}" or "fork"'
+        )
     command = (
         f"import pickle, sys; file = open({fds[2]}, 'rb'); sys.path[:] = pickle.load(file); "
         f"from headrace._loader.forkserver import server; server.main({fds[0]}, {fds[1]}, file, {fds[3]})"

@@ -8,11 +8,13 @@ by name.
 from __future__ import annotations
 
 import io
+import multiprocessing
 import os
 import time
 from multiprocessing import context, popen_forkserver, reduction, resource_tracker, util
 from typing import Any
 
+from headrace._base import program
 from headrace._loader.forkserver import client
 from headrace._loader.forkserver.protocol import ImportPaths
 from headrace._loader.start import contexts
@@ -53,6 +55,12 @@ class Context(context.ForkServerContext):
 
     is_headrace = True
     Process = Process
+
+
+def called_headrace() -> Any:
+    """Returns the context that is called "headrace". A frozen program cannot start headrace's server, so it is one of
+    multiprocessing's own there."""
+    return multiprocessing.get_context(program.frozen_method()) if program.is_frozen() else Context()
 
 
 def resolve(given: Any) -> Any:

@@ -16,7 +16,7 @@ from multiprocessing.context import DefaultContext, ForkServerContext
 from multiprocessing.process import BaseProcess, current_process
 from typing import Any
 
-from headrace._base import exception_text
+from headrace._base import exception_text, program
 from headrace._base.help_key import help_on
 
 _DAEMON = (
@@ -33,7 +33,10 @@ def start_method_of(context: Any) -> str:
 
 
 def main_has_file() -> bool:
-    """Returns False if workers that do not start by fork cannot import the main module: in a notebook, for example."""
+    """Returns False if workers that do not start by fork cannot import the main module: in a notebook, for example. The
+    processes of a frozen program have the main module, whose file may be in the program."""
+    if program.is_frozen():
+        return True
     main = sys.modules.get("__main__")
     own = vars(main) if isinstance(main, types.ModuleType) else {}
     path = own.get("__file__")
@@ -43,7 +46,7 @@ def main_has_file() -> bool:
 def uses_headrace_server(context: Any) -> bool:
     """Returns True if headrace's fork server starts the workers of `context`: the one that is called "headrace", and
     multiprocessing's own forkserver context. In a frozen program, only multiprocessing's server can be started."""
-    if getattr(sys, "frozen", False) or start_method_of(context) != "forkserver":
+    if program.is_frozen() or start_method_of(context) != "forkserver":
         return False
     is_default = context is None or isinstance(context, (DefaultContext, types.ModuleType))
     return is_default or type(context) is ForkServerContext or is_headrace(context)

@@ -2,7 +2,8 @@
 """Starts the recorder of this process, `headrace record`, for loaders with the option record or under HEADRACE_RECORD.
 
 The recorder is a process of its own that only observes (src/record), so the job does nothing for it but to start it,
-and to show in each loader the number of its recording.
+and to show in each loader the number of its recording. A program that does not have the command headrace with it (it is
+frozen or embedded, or the folder of scripts is not in PATH) records itself, in a thread.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ import hashlib
 import multiprocessing
 import os
 import subprocess
+from multiprocessing import util
 from typing import Any
 
+from headrace import _core
 from headrace._base import program
 from headrace._base.warn import warn_user
 
 VARIABLE = "HEADRACE_RECORD"  # a folder: all loaders of headrace are recorded there
 _NUMBER_BYTES = 8
+_LAST = -1000  # among the finalizers of multiprocessing
 
 _numbers: dict[
     tuple[int, str], int
@@ -42,14 +46,15 @@ def number_of(record: Any) -> int:
 
 def _why_not_started(path: str, number: int) -> str:
     """Starts a recorder, which leaves this process at once. Returns why that failed; empty: it did not."""
-    headrace = program.find()
-    if headrace is None:
-        looked = ", ".join(str(place) for place in program.places())
-        return f"the program headrace is not in {looked} or in PATH; install the package headrace again"
+    headrace = None if program.is_frozen() else program.find()  # that of PATH may be of another version
     try:
         os.makedirs(path, exist_ok=True)
+        if headrace is None:
+            thread = _core.RecordThread.start(path, number)
+            util.Finalize(None, thread.end, exitpriority=_LAST)  # children of multiprocessing run no atexit functions
+            return ""
         command = [headrace, "record", f"--of-job={number}", "-o", path, str(os.getpid())]
         started = subprocess.run(command, stdin=subprocess.DEVNULL, check=False)
     except OSError as error:
-        return f"{error.strerror}: {error.filename}"
+        return f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
     return "" if started.returncode == 0 else f"`headrace record` failed with exit code {started.returncode}"

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 from headrace import _options
-from headrace._base import exception_text
+from headrace._base import exception_text, program
 from headrace._loader.both import passes
 from headrace._loader.both import state as _state
 from headrace._options import Options
@@ -259,8 +259,8 @@ class DataLoader(Options, classes.DataLoader[_T_co]):
 
     def _headrace_context(self) -> Any:
         """Returns the context that multiprocessing_context="headrace" asks for. In the base: multiprocessing's own fork
-        server."""
-        return multiprocessing.get_context("forkserver")
+        server, or what replaces it in a frozen program."""
+        return multiprocessing.get_context(program.frozen_method())
 
     def _use_auto_workers(self) -> None:
         """Takes num_workers="auto" for a map-style dataset. In the base, the number by rule is used."""

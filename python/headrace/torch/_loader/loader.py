@@ -55,7 +55,7 @@ class DataLoader(base.DataLoader[_T_co]):
             choose.warm_up_for(self)
 
     def _headrace_context(self) -> Any:
-        return context.Context()
+        return context.called_headrace()
 
     def _use_auto_workers(self) -> None:
         is_forked = contexts.start_method_of(self.multiprocessing_context) == "fork"
