@@ -123,6 +123,17 @@ def test_frameworks_find_no_methods() -> None:
         assert getattr(loader, name, None) is None
 
 
+class Broken(Torch):
+    @property
+    def last(self) -> Any:
+        return self.no_such_part
+
+
+def test_property_that_fails_says_why() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'no_such_part'$"):
+        _ = make(Broken, IN_PROCESS).last
+
+
 def test_missing_methods_and_options_are_explained() -> None:
     loader = make(Sub, IN_PROCESS)
     for name in ("state_dict", "load_state_dict", "skip", "report"):

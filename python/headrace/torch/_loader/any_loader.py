@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace import _options
+from headrace._base import lookup
 from headrace._loader.both import state as _state
 from headrace._loader.both.per_loader import UNCOUNTED
 from headrace.torch._loader import base
@@ -112,11 +113,14 @@ def _explain_option(name: str) -> str:
 
 def get_attribute(loader: Any, name: str) -> Any:
     """Raises what Python raises for an attribute that does not exist, and says what to call instead. It is __getattr__
-    of torch's loaders while headrace is installed. One of a class behind torch's is called as before."""
+    of torch's loaders while headrace is installed. One of a class behind torch's is called as before. A property that
+    has raised AttributeError is read again, for its own error."""
     mro = type(loader).__mro__
     for one in mro[mro.index(classes.DataLoader) + 1 :]:
         if "__getattr__" in vars(one):
             return one.__getattr__(loader, name)  # type: ignore[attr-defined]
+    if lookup.has_special(loader, name) or not _explain_attribute(name):
+        return object.__getattribute__(loader, name)
     text = f"{type(loader).__name__!r} object has no attribute {name!r}{_explain_attribute(name)}"
     raise AttributeError(text, name=name, obj=loader)
 
