@@ -130,7 +130,7 @@ class Broken(Torch):
 
 
 def test_property_that_fails_says_why() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'no_such_part'$"):
+    with pytest.raises(AttributeError, match=r"no attribute 'no_such_part'$"):
         _ = make(Broken, IN_PROCESS).last
 
 
