@@ -11,6 +11,7 @@ import gc
 import os
 import pathlib
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from typing import Any
@@ -65,6 +66,8 @@ class Claims:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a script; tests send it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[_LEFTOVERS] = Leftovers(mark_run())
     config.stash[_CACHES] = os.environ["HEADRACE_CACHE"] = tempfile.mkdtemp(prefix="hrc-test-", dir="/dev/shm")
     warm.install()  # with the environment of this run
