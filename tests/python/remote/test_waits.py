@@ -23,21 +23,32 @@ def root(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Pat
 
 def test_the_longest_are_described_first(root: pathlib.Path) -> None:
     here = waits.Waits()
+    folder = str(root / "v1/remote")
     first = here.begin("https://host/first")
-    threads = [threading.Thread(target=here.begin, args=[f"https://host/{number}"]) for number in range(4)]
-    for thread in threads:
-        thread.start()
-        thread.join()
     first.begin -= 3600
     first.tries, first.failure = 7, "status 503"
-    here.write(str(root / "v1/remote"))
-    assert waits.describe() == "\n  https://host/first: status 503, 7 tries, for 3600 s"
-    for one in here._open.values():
-        one.begin -= 60
-    here.write(str(root / "v1/remote"))
-    assert waits.describe(2).splitlines()[2] == "  https://host/3: no answer yet, for 60 s"
-    here._open.clear()
-    here.write(str(root / "v1/remote"))
+    done = threading.Event()
+
+    def wait(number: int) -> None:
+        here.begin(f"https://host/{number}").begin -= number
+        begun.wait()
+        done.wait()
+        here.end()
+
+    begun = threading.Barrier(4)
+    threads = [threading.Thread(target=wait, args=[number]) for number in (0, 60, 120)]
+    for thread in threads:
+        thread.start()
+    begun.wait()
+    here.write(folder)
+    shown = waits.describe(2)
+    done.set()
+    for thread in threads:
+        thread.join()
+    lines = ["", "  https://host/first: status 503, 7 tries, for 3600 s", "  https://host/120: no answer yet, for 120 s"]
+    assert shown.split("\n") == lines
+    here.end()
+    here.write(folder)
     assert not (root / FILE).exists()
     assert waits.describe() == ""
 

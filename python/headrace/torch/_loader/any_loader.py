@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """headrace.torch.state_dict, load_state_dict, skip and report: what headrace's loaders have as methods, for any loader.
-torch's own loaders get no methods from install(), because frameworks look for these names. What is missing there, and
-the options of headrace, are explained with these functions.
+torch's own loaders get no methods from install(), because frameworks look for these names. What is missing there is
+explained with these functions.
 
 The fallback uses it too: it needs no extension.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -106,11 +105,6 @@ def _explain_attribute(name: str) -> str:
     return "; it is one of headrace.torch.DataLoader: use that class" if name in _ONLY_OWN else ""
 
 
-def _explain_option(name: str) -> str:
-    of_all = f", or set it for all of torch's loaders: headrace.torch.install({name}=...)"
-    return f"it is an option of headrace.torch.DataLoader: use that class{of_all * _options.is_for_install(name)}"
-
-
 def get_attribute(loader: Any, name: str) -> Any:
     """Raises what Python raises for an attribute that does not exist, and says what to call instead. It is __getattr__
     of torch's loaders while headrace is installed. One of a class behind torch's is called as before. A property that
@@ -123,15 +117,3 @@ def get_attribute(loader: Any, name: str) -> Any:
         return object.__getattribute__(loader, name)
     text = f"{type(loader).__name__!r} object has no attribute {name!r}{_explain_attribute(name)}"
     raise AttributeError(text, name=name, obj=loader)
-
-
-def new(cls: Any, *_: Any, **arguments: Any) -> Any:
-    """Raises what __init__ would raise for an option of headrace, and says what to do instead. It is __new__ of torch's
-    loaders while headrace is installed."""
-    for name in _options.TABLE.keys() & arguments.keys():
-        parameters = inspect.signature(cls.__init__).parameters
-        if name not in parameters and all(one.kind is not one.VAR_KEYWORD for one in parameters.values()):
-            raise TypeError(
-                f"{cls.__name__}.__init__() got an unexpected keyword argument {name!r}; {_explain_option(name)}"
-            )
-    return loaders.torchs_new(cls)

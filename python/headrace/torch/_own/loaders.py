@@ -90,30 +90,26 @@ def is_installed(loader: Any) -> bool:
     return str(getattr(type(loader)._get_iterator, "__module__", None)).startswith("headrace.")
 
 
-_explained: tuple[Any, Any] | None = None  # the __getattr__ and the __new__ that explain() has set
+_explained: Any = None  # the __getattr__ that explain() has set
 
 
 def is_explained() -> bool:
     return _explained is not None
 
 
-def explain(get_attribute: Any, new: Any) -> None:
-    """Sets __getattr__ and __new__ of torch's loader, which explain what it lacks, if it has none."""
+def explain(get_attribute: Any) -> None:
+    """Sets __getattr__ of torch's loader, which explains what it lacks, if it has none."""
     global _explained
-    names = vars(classes.DataLoader)
-    if "__getattr__" not in names and names.get("__new__", torchs_new) is torchs_new:
-        _explained = get_attribute, new
+    if "__getattr__" not in vars(classes.DataLoader):
+        _explained = get_attribute
         classes.DataLoader.__getattr__ = get_attribute  # type: ignore[attr-defined]
-        classes.DataLoader.__new__ = new  # type: ignore[method-assign]
 
 
 def explain_no_more() -> None:
-    """Undoes explain, unless other code has replaced a method since then."""
+    """Undoes explain, unless other code has replaced the method since then."""
     global _explained
-    names = vars(classes.DataLoader)
-    if _explained == (names.get("__getattr__"), names.get("__new__")):
+    if _explained is not None and vars(classes.DataLoader).get("__getattr__") is _explained:
         del classes.DataLoader.__getattr__  # type: ignore[attr-defined]
-        classes.DataLoader.__new__ = torchs_new  # type: ignore[method-assign]
         _explained = None
 
 
