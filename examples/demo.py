@@ -86,6 +86,8 @@ def make_files(folder: Path, photographs: list[Path], per_class: int) -> Path:
 
 # ---- What is measured: this process and all below it
 
+GONE = (OSError, IndexError)  # of a process that has just ended: its file is not there, or ends within a line
+
 
 def stat_of(pid: int | str) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -94,7 +96,7 @@ def stat_of(pid: int | str) -> list[str]:
 def processes() -> list[int]:
     children: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):  # The process may have just ended.
+        with contextlib.suppress(*GONE):
             children.setdefault(int(stat_of(name)[1]), []).append(int(name))
     found = [os.getpid()]
     for pid in found:
@@ -106,7 +108,7 @@ def cpu_seconds() -> float:
     """Returns the CPU time, also of processes that have ended."""
     ticks = 0
     for pid in processes():
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(*GONE):
             ticks += sum(map(int, stat_of(pid)[11:15]))
     return ticks / os.sysconf("SC_CLK_TCK")
 
@@ -116,7 +118,7 @@ def memory() -> dict[str, int]:
     is mapped or open."""
     private, shared = 0, dict[tuple[str, str], int]()  # shared: by kind and inode
     for pid in processes():
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(*GONE):
             rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
             private += sum(int(line.split()[1]) * 1024 for line in rollup if line.startswith("Pss_Anon:"))
             kind = inode = ""

@@ -313,8 +313,16 @@ def test_ranks_have_their_own_files(tmp_path: Path) -> None:
 def test_a_running_job_is_recorded(tmp_path: Path) -> None:
     """With the loaders that its child makes later."""
     code = """
-import subprocess, sys
+import glob, subprocess, sys, time
 import train
+
+class Watched(train.Data):
+    def __getitem__(self, index):
+        while index == 100 and not glob.glob("run1/*.hrr"):  # until it is recorded
+            time.sleep(0.01)
+        return super().__getitem__(index)
+
+train.Data = Watched
 train.main()
 subprocess.run([sys.executable, "train.py"], check=True)
 """
