@@ -70,6 +70,14 @@ def files(folder: Path) -> list[Any]:
     return [_core.Recording(path) for path in sorted(folder.glob("*.hrr"))]
 
 
+def finished_files(folder: Path) -> list[Any]:
+    """Returns the files, or nothing while the recorder makes one."""
+    try:
+        return files(folder)
+    except ValueError:
+        return []
+
+
 def the_file(folder: Path) -> Any:
     (file,) = files(folder)
     return file
@@ -414,7 +422,7 @@ def test_ctrl_c_ends_the_recorder_and_not_the_job(tmp_path: Path) -> None:
     wait_for_steps(tmp_path)
     folder = tmp_path / "run1"
     recorder = subprocess.Popen([PROGRAM, "record", "-o", folder, str(job.pid)], stdout=subprocess.PIPE, text=True)
-    until(lambda: files(folder) if folder.exists() else [], DEADLINE_S)
+    until(lambda: finished_files(folder), DEADLINE_S)
     recorder.send_signal(signal.SIGINT)
     assert recorder.communicate(timeout=DEADLINE_S)[0] == f"headrace: recorded 1 loader in {folder}\n"
     assert recorder.returncode == 0
