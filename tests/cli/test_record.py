@@ -398,7 +398,7 @@ def test_a_recorder_that_is_killed_loses_a_second(tmp_path: Path, kills_job: boo
     job = start_python(tmp_path, str(script(tmp_path, 100000, record=str(folder), persistent=True)))
     wait_for_steps(tmp_path)
     (recorder,) = until(lambda: recorders(folder), DEADLINE_S)
-    until(lambda: files(folder) and len(files(folder)[0].seconds["at_ns"]) >= 3, DEADLINE_S)
+    until(lambda: finished_files(folder) and len(files(folder)[0].seconds["at_ns"]) >= 3, DEADLINE_S)
     os.kill(recorder, signal.SIGSTOP)  # it must not see that the job has ended
     if kills_job:
         job.kill()
