@@ -284,24 +284,25 @@ if __name__ == "__main__":
 
 def test_torchs_loaders_are_recorded(tmp_path: Path) -> None:
     code = """
-import time, torch, headrace.torch
+import glob, time, torch, headrace.torch
 from headrace.torch import DataLoader
 
 class Data(torch.utils.data.Dataset):
+    def __init__(self, folder): self.folder = folder
     def __len__(self): return 200
     def __getitem__(self, index):
-        time.sleep(0.001)
+        while index == 100 and not glob.glob(self.folder + "/*.hrr"): time.sleep(0.01)
         return torch.zeros(3)
 
 if __name__ == "__main__":
-    list(DataLoader(Data(), 4, num_workers=1, record="own"))
+    list(DataLoader(Data("own"), 4, num_workers=1, record="own"))
     headrace.torch.install(record="all")
-    list(torch.utils.data.DataLoader(Data(), 4, num_workers=1))
+    list(torch.utils.data.DataLoader(Data("all"), 4, num_workers=1))
 """
     (tmp_path / "train.py").write_text(code)
     done = run_python(tmp_path, "train.py")
     assert (done.returncode, done.stderr) == (0, "")
-    for name, line in (("own", "train.py:12"), ("all", "train.py:14")):
+    for name, line in (("own", "train.py:13"), ("all", "train.py:15")):
         wait_for_end(tmp_path / name)
         file = the_file(tmp_path / name)
         assert (file.identity["name"], sum(file.seconds["batches"])) == (line, 50)
