@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import os
 import pathlib
-import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -68,8 +67,8 @@ class Claims:
 def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a script; tests send it
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    config.stash[_LEFTOVERS] = Leftovers(mark_run())
-    config.stash[_CACHES] = os.environ["HEADRACE_CACHE"] = tempfile.mkdtemp(prefix="hrc-test-", dir="/dev/shm")
+    caches = os.environ["HEADRACE_CACHE"] = tempfile.mkdtemp(prefix="hrc-test-", dir="/dev/shm")  # if a test names none
+    config.stash[_LEFTOVERS] = Leftovers(mark_run(), caches)
     warm.install()  # with the environment of this run
     folder = config.getoption("--claims")
     if folder is not None:
@@ -81,7 +80,6 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(CostPlugin(path, lambda: warm.forked))
 
 
-_CACHES = pytest.StashKey[str]()  # the folder of the caches of tests that do not name one
 _LEFTOVERS = pytest.StashKey[Leftovers]()
 _HAS_PASSED = pytest.StashKey[bool]()
 
@@ -89,7 +87,6 @@ _HAS_PASSED = pytest.StashKey[bool]()
 def pytest_unconfigure(config: pytest.Config) -> None:
     warm.close()
     config.stash[_LEFTOVERS].close()
-    shutil.rmtree(config.stash[_CACHES], ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -19,6 +19,9 @@ import pytest
 from leftovers import SHARED, VARIABLE, Leftovers
 from processes import alive, until
 
+ROOT = pathlib.Path(__file__).parents[2]
+DEADLINE_S = 60
+
 # Makes files in /dev/shm, named after its own pid if the name has a {pid}, and holds them until stdin ends.
 HOLD = """
 import os, sys
@@ -161,3 +164,31 @@ def test_leftovers_are_empty_after_a_clean_test(leftovers: Leftovers) -> None:
             pass
 
     assert new(leftovers, act, patience_s=10.0)[1] == {}
+
+
+ENDLESS = """
+import os, time
+
+def test_that_is_killed():
+    print(os.environ["HEADRACE_CACHE"], file=open({path!r}, "w"), flush=True)
+    time.sleep({seconds})
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_killed_run_leaves_no_folder_of_caches(number: int, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "folder"
+    (tmp_path / "test_endless.py").write_text(ENDLESS.format(path=str(path), seconds=DEADLINE_S))
+    command = [sys.executable, "-m", "pytest", "-q", "-c", str(ROOT / "pyproject.toml"), "-p", "conftest"]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "tests"),
+        "PYTEST_DEBUG_TEMPROOT": str(tmp_path),
+        "TMPDIR": str(tmp_path),
+    }
+    with subprocess.Popen([*command, str(tmp_path)], env=environment, stdout=subprocess.DEVNULL) as process:
+        assert until(lambda: path.exists() and path.read_text().endswith("\n"), DEADLINE_S)
+        folder = pathlib.Path(path.read_text().strip())
+        assert folder.parent == SHARED and folder.is_dir()
+        process.send_signal(number)
+    assert until(lambda: not folder.exists(), DEADLINE_S)

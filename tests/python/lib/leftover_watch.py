@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process that notes which files in /dev/shm were made by a run of pytest. The pid in a file's name, or the process
-that has it open, can be asked for its ancestors only while it runs; a test looks later.
+that has it open, can be asked for its ancestors only while it runs; a test looks later. When the run has ended, also if
+it was killed, it removes the folders that the command line names.
 
-    leftover_watch.py PID: the pid of pytest. For each line on stdin it prints the names of these files in one line.
+    leftover_watch.py PID [FOLDER...]: the pid of pytest. For each line on stdin it prints the names of these files in
+    one line.
 """
 
 import ctypes
 import os
 import select
+import shutil
 import signal
 import struct
 import sys
@@ -55,5 +58,10 @@ def serve(run: Run, descriptor: int) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for pytest, which ends this process
-    serve(Run(int(sys.argv[1])), open_watch())
+    for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C and `timeout` are for pytest, which ends this process
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        serve(Run(int(sys.argv[1])), open_watch())
+    finally:
+        for folder in sys.argv[2:]:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -84,9 +84,9 @@ def _holds(pid: int, path: str) -> bool:
 class Watch:
     """A process that looks at each new file in /dev/shm while its maker still runs: leftover_watch.py."""
 
-    def __init__(self) -> None:
+    def __init__(self, removed: list[str]) -> None:
         path = pathlib.Path(__file__).with_name("leftover_watch.py")
-        command = [sys.executable, str(path), str(os.getpid())]
+        command = [sys.executable, str(path), str(os.getpid()), *removed]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdin is not None and self._process.stdout is not None
         self._to, self._from = self._process.stdin, self._process.stdout
@@ -130,9 +130,9 @@ def mark_run() -> pathlib.Path:
 class Leftovers:
     """Compares what there is of this run of pytest before and after a test."""
 
-    def __init__(self, folder: pathlib.Path) -> None:
-        """folder: that of the temporary files of this run."""
-        self._folder, self._run, self._watch = folder, Run(os.getpid()), Watch()
+    def __init__(self, folder: pathlib.Path, *removed: str) -> None:
+        """folder: that of the temporary files of this run. removed: folders that go with it, also if it is killed."""
+        self._folder, self._run, self._watch = folder, Run(os.getpid()), Watch([*removed])
         self._is_ours: dict[int, bool] = {}
 
     def close(self) -> None:
