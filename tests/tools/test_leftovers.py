@@ -169,7 +169,7 @@ def test_leftovers_are_empty_after_a_clean_test(leftovers: Leftovers) -> None:
 ENDLESS = """
 import os, time
 
-def test_that_is_killed():
+def test_endless():
     print(os.environ["HEADRACE_CACHE"], file=open({path!r}, "w"), flush=True)
     time.sleep({seconds})
 """

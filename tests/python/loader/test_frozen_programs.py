@@ -15,6 +15,7 @@ import pytest
 from headrace._base import program
 from headrace._loader.forkserver import client, context
 from headrace._loader.start import contexts
+from main_classes import MAIN_CLASSES
 
 DEADLINE_S = 120
 
@@ -37,17 +38,7 @@ def freeze_support():
 SCRIPT = """
 import {module}
 
-class Data:
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, index):
-        return Sample(index).value
-
-class Sample:
-    def __init__(self, index):
-        self.value = 10 * index
-
+{classes}
 if __name__ == "__main__":
     freeze_support()
     with open(os.environ["STARTS"], "a") as file:
@@ -75,13 +66,15 @@ def run_frozen(folder: pathlib.Path, code: str, limit_starts: int = 3) -> tuple[
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn", "headrace"])
 def test_each_start_method_works(tmp_path: pathlib.Path, method: str) -> None:
     """The class of the samples is in the main script."""
-    code = SCRIPT.format(module="headrace", loader="headrace.Loader", method=method)
+    code = SCRIPT.format(module="headrace", loader="headrace.Loader", method=method, classes=MAIN_CLASSES)
     assert run_frozen(tmp_path, code) == (f"{[10 * index for index in range(8)]}\n", "", 1)
 
 
 def test_torchs_loader_works_with_headraces_method(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("torch")
-    code = SCRIPT.format(module="headrace.torch", loader="headrace.torch.DataLoader", method="headrace")
+    code = SCRIPT.format(
+        module="headrace.torch", loader="headrace.torch.DataLoader", method="headrace", classes=MAIN_CLASSES
+    )
     stdout, stderr, starts = run_frozen(tmp_path, code)
     assert (stdout, starts) == (f"{[10 * index for index in range(8)]}\n", 1), stderr
 

@@ -9,24 +9,14 @@ import sys
 
 import pytest
 from headrace import _core
+from main_classes import MAIN_CLASSES
 
 pytest.importorskip("PyInstaller")
 DEADLINE_S = 600
-SCRIPT = """
+SCRIPT = f"""
 import multiprocessing, sys, time
 import headrace
-
-class Data:
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, index):
-        return Sample(index).value
-
-class Sample:
-    def __init__(self, index):
-        self.value = 10 * index
-
+{MAIN_CLASSES}
 if __name__ == "__main__":
     multiprocessing.freeze_support()
     print("begins", flush=True)
