@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the open files, archives, databases and connections that a dataset holds and forked workers would share.
+"""Finds the open files, archives, databases and connections that a dataset holds and forked workers, or threads, would
+share.
 
 A forked process has the same open file description: if one worker seeks and reads, it moves the position of all. The
-loaders warn of that before they fork (_loader/start/fork_hazards.py), and so does headrace doctor. The search runs no
-code of the user's, and looks at a limited number of objects, because it comes before each start of workers.
+loaders warn of that before they fork (_loader/start/fork_hazards.py), and so does headrace doctor. Threads share the
+object itself, and iterators too (_samples/shareable.py). The search runs no code of the user's, and looks at a limited
+number of objects, because it comes before each start of workers.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import mmap
 import os
 import stat
 import sys
+import threading
 import types
 from collections import deque
 from collections.abc import Iterator
@@ -23,7 +26,7 @@ from typing import Any, NamedTuple
 
 from headrace._base import code, growth
 from headrace._base.attributes import own_attributes
-from headrace._base.lookup import is_a, static_dict, static_module, static_mro, static_name
+from headrace._base.lookup import has_special, is_a, static_dict, static_module, static_mro, static_name
 
 _MOST = 500  # objects in one search
 _MOST_LEVELS = 6
@@ -38,6 +41,10 @@ _STREAMS = ("stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__"
 _NOT_FOLLOWED = frozenset("asyncio concurrent logging multiprocessing queue threading weakref".split())
 # Code that names one of these does not use the position, or opens the file again in each process.
 _SAFE_NAMES = frozenset({"pread", "preadv", "getpid", "register_at_fork"})
+_POSITIONED = frozenset({"pread", "preadv"})
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+_LOCKED = frozenset({"zipfile.ZipFile", "h5py.HLObject", "lmdb.Environment"})  # they have locks, or need none
+_OF_LMDB = frozenset({"lmdb.Transaction", "lmdb.Cursor"})
 _OTHER_METHODS = frozenset("__init__ __new__ __del__ __enter__ __exit__ close __getstate__ __setstate__".split())
 # Classes that hold a file, by package and name, and what opens one again.
 _ARCHIVES = {
@@ -69,6 +76,15 @@ class SharedFile(NamedTuple):
     opening: str
 
 
+def find_for_threads(roots: dict[str, Any]) -> list[SharedFile]:
+    """Returns what threads that call the dataset at the same time would share: files and the like, without those that
+    have a lock of their own, and iterators."""
+    try:
+        return _ThreadSearch(roots).found()
+    except Exception:  # another thread changes a container meanwhile
+        return []
+
+
 class _Part(NamedTuple):
     """An object that a search has met. name: of the attribute or variable that holds it. owner: holds the attribute."""
 
@@ -90,6 +106,8 @@ def find(roots: dict[str, Any], workers: int) -> list[SharedFile]:
 
 
 class _Search:
+    _passed_by: tuple[type, ...] = _PLAIN
+
     def __init__(self, roots: dict[str, Any]) -> None:
         self._opened_again = {name for one in _functions(roots.get("worker_init_fn")) for name in _names_in(one)}
         self._streams = _standard_streams()
@@ -101,15 +119,18 @@ class _Search:
         while self._left and len(self._seen) < _MOST:
             self._look(self._left.popleft())
 
+    def _opened(self, value: Any) -> tuple[str, str] | None:
+        return _opened(value, self._names_of(value))
+
     def found(self) -> list[SharedFile]:
         return [file for part, file in self._open if part.name in self._names and not self._is_safe(part)]
 
     def _look(self, part: _Part) -> None:
         value = part.value
-        if type(value) in _PLAIN or id(value) in self._seen or id(value) in self._streams:
+        if type(value) in self._passed_by or id(value) in self._seen or id(value) in self._streams:
             return
         self._seen[id(value)] = value
-        if (file := _opened(value, self._names_of(value))) is not None:
+        if (file := self._opened(value)) is not None:
             self._open.append((part, SharedFile(part.path, *file)))
         elif not is_a(value, io.IOBase) and part.level < _MOST_LEVELS:
             self._left.extend(self._parts(part))
@@ -171,6 +192,30 @@ class _Search:
         if any(is_a(value, mmap.mmap) or is_a(value, locks) for value in held):
             return True
         return any(not _SAFE_NAMES.isdisjoint(_names_in(function)) for function in _functions(part.owner))
+
+
+class _ThreadSearch(_Search):
+    """The search for threads of one process."""
+
+    _passed_by = (*(one for one in _PLAIN if one is not types.GeneratorType), threading.local)
+
+    def _opened(self, value: Any) -> tuple[str, str] | None:
+        names = self._names_of(value)
+        if not _LOCKED.isdisjoint(names):
+            return None
+        if names[0] in _OF_LMDB:
+            return f"{names[0]}, of lmdb", "environment.begin()"
+        if not is_a(value, io.IOBase) and has_special(value, "__next__"):
+            return f"{type(value).__name__}, an iterator", "..."
+        return _opened(value, names)
+
+    def _is_safe(self, part: _Part) -> bool:
+        if _top(type(part.owner)) == "headrace":
+            return True
+        held = [value for _, value, _ in own_attributes(part.owner)] if part.owner is not None else []
+        if any(is_a(value, (mmap.mmap, *_LOCKS)) for value in held):
+            return True
+        return any(not _POSITIONED.isdisjoint(_names_in(function)) for function in _functions(part.owner))
 
 
 def _functions(value: Any) -> list[types.FunctionType]:
@@ -298,6 +343,16 @@ def _of_h5py(value: Any, kind: str) -> tuple[str, str] | None:
 def in_words(found: list[SharedFile]) -> str:
     """Names the first ones."""
     return ", ".join(f"{one.path} ({one.what})" for one in found[:3]) + (", ..." if len(found) > 3 else "")
+
+
+def lines_per_thread(one: SharedFile) -> list[str]:
+    """Returns the lines that open a file again in each thread."""
+    return [
+        "local = threading.local()  # in the module of the dataset: it cannot be pickled",
+        "def opened():",
+        f'    if not hasattr(local, "file"): local.file = {one.opening}',
+        "    return local.file",
+    ]
 
 
 def lines_that_open(one: SharedFile, is_torchs: bool) -> list[str]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from headrace._loader.both.any_loader import AnyLoader
 from headrace._loader.both.beginning import note_drawn
 from headrace._loader.trainer import in_process, shown
 from headrace._options import Settings
-from headrace._samples import draw
+from headrace._samples import draw, shareable
 from headrace._samples.rows import Gatherer
 from headrace.sampling._epoch import Epoch
 from headrace.sampling._position import EpochPosition
@@ -24,6 +25,7 @@ class InProcess(EpochIterator, in_process.InProcessIterator):
     is_over = False  # the iterator has raised StopIteration
     _gatherer: Gatherer | None = None  # gathers the rows of the dataset, if it has such
     _from: draw.FromIterable | draw.FromSampler
+    _end_samples: Callable[[], object] | None = None  # ends the threads of the samples
     _made_by: Callable[[Any], Any] | None  # None: the loader's iterator does that
 
     def _use_samples(
@@ -49,10 +51,13 @@ class InProcess(EpochIterator, in_process.InProcessIterator):
         self._from = draw.FromSampler(epoch.tasks, drawn)
         self._made_by = fetch
         if settings.is_per_sample:
+            shareable.check(samples["dataset"], settings)
             made = in_process.InProcessSamples(
                 settings=settings, epoch=epoch.number, tasks=epoch.tasks, count_draws=epoch.count_draws, **samples
             )
             self._here, self._made_by = made.here, made.fetch
+            if settings.sample_threads > 1:
+                self._end_samples = weakref.finalize(self, made.end)
 
     def _is_ready(self, loader: AnyLoader) -> None:
         """Called when the samples are known: next() can be called."""
@@ -68,6 +73,8 @@ class InProcess(EpochIterator, in_process.InProcessIterator):
     def _end(self) -> None:
         """Called when no more batches come."""
         self.is_over = True
+        if self._end_samples is not None:
+            self._end_samples()
         shown.end_epoch(self._show)
         self._has_ended()
 

@@ -14,7 +14,7 @@ from headrace._loader.start import fork_hazards
 from headrace._loader.trainer import engine, restart_state, shown, start_errors
 from headrace._loader.trainer.worker_positions import WorkerPositions
 from headrace._options import Settings
-from headrace._samples import own_generators, refill
+from headrace._samples import own_generators, refill, shareable
 from headrace.sampling._watch import EpochIterator
 
 
@@ -39,6 +39,7 @@ class OverWorkers(EpochIterator):
         if settings.freeze:
             loader.kept.freeze(loader.dataset)
         dataset = loader.kept.dataset_of(loader, settings)
+        shareable.check(dataset, settings)
         if settings.rng == "sample":
             own_generators.warn_of_unreachable(own_generators.roots_of(loader.dataset, loader.collate_fn))
         method, parts = start_errors.start_method_of(loader.context), start_errors.parts_of_loader(loader.loader)

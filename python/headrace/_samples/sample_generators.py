@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""headrace.sample_generator: random numbers of the sample that is being made.
+
+The generators of the process (random, numpy.random, torch) are shared by all threads, so samples that several threads
+make at a time cannot draw from them: Guard finds out whether one has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+from headrace._base.help_key import help_on
+from headrace._samples.random_numbers import sample_key
+
+_WORD = 0xFFFFFFFF
+
+
+def _library(name: str) -> Any:
+    found = sys.modules.get(name)
+    if found is None:
+        raise ImportError(f"headrace: import {name} before sample_generator({name!r}) is called", name=name)
+    return found
+
+
+def _of_numpy(key: int) -> Any:
+    return _library("numpy").random.default_rng([key & _WORD, key >> 32])
+
+
+def _of_torch(key: int) -> Any:
+    return _library("torch").Generator().manual_seed(key)
+
+
+_MAKERS: dict[str, Callable[[int], Any]] = {"random": random.Random, "numpy": _of_numpy, "torch": _of_torch}
+# 64 bits from the generator of the process, where no sample is being made.
+_DRAWS: dict[str, Callable[[], int]] = {
+    "random": lambda: random.getrandbits(64),
+    "numpy": lambda: int.from_bytes(_library("numpy").random.bytes(8), "little"),
+    "torch": lambda: int(_library("torch").randint(-(2**63), 2**63 - 1, ()).item()) & (2**64 - 1),
+}
+
+
+class _Sample:
+    """The generators of one sample, each of which is made when it is asked for."""
+
+    def __init__(self, seed: int, epoch: int, index: object, draw: int) -> None:
+        self._what = seed, epoch, index, draw
+        self._made: dict[str, Any] = {}
+
+    def generator(self, library: str) -> Any:
+        if library not in self._made:
+            self._made[library] = _MAKERS[library](sample_key(*self._what))
+        return self._made[library]
+
+
+_current: ContextVar[_Sample | None] = ContextVar("headrace_sample", default=None)
+
+
+@contextlib.contextmanager
+def of_sample(seed: int, epoch: int, index: object, draw: int = 0) -> Iterator[None]:
+    """In the block this sample is made: sample_generator returns its generators. draw: how often the index was drawn
+    before in the epoch."""
+    token = _current.set(_Sample(seed, epoch, index, draw))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def sample_generator(library: str = "numpy") -> Any:
+    """Returns the random number generator of the sample that is being made: a numpy.random.Generator for "numpy", a
+    torch.Generator for "torch", a random.Random for "random". Call it in the dataset, for each sample.
+
+    In a loader with rng="sample" or sample_threads it is seeded by the loader's seed, the epoch, the index, and how
+    often the index was drawn before, so that a sample has the same numbers whichever thread or worker makes it. Calls
+    for the same sample return the same generator. Elsewhere, such as in a loader without these options, each call
+    returns a new one, which is seeded with a number that the process's generator of that library draws.
+
+    Raises ValueError for another name, and ImportError if the library was not imported.
+    """
+    if library not in _MAKERS:
+        raise ValueError(f'headrace: sample_generator takes "numpy", "torch" or "random", but got {library!r}')
+    sample = _current.get()
+    return _MAKERS[library](_DRAWS[library]()) if sample is None else sample.generator(library)
+
+
+# ---- samples that draw from the generators of the process ----
+
+
+def _random_mark() -> Any:
+    """Returns a part of the state that each draw changes: the place in the words of the Mersenne Twister, and a word,
+    which changes when all were used."""
+    _, words, gauss = random.getstate()
+    return words[-1], words[0], gauss
+
+
+def _numpy_mark() -> Any:
+    """Returns the state as it is in memory: get_state() takes 50 us."""
+    bits = sys.modules["numpy"].random.mtrand._rand._bit_generator
+    if type(bits).__name__ != "MT19937":  # the user has set another one
+        return repr(bits.state)
+    return ctypes.string_at(bits.ctypes.state_address, _MT19937_BYTES)
+
+
+def _torch_mark() -> Any:
+    state = sys.modules["torch"].default_generator.get_state()
+    return ctypes.string_at(state.data_ptr(), state.numel())
+
+
+_MT19937_BYTES = 624 * 4 + 4  # numpy's struct of it: the words, and the place in them
+_MARKS = {"random": _random_mark, "numpy": _numpy_mark, "torch": _torch_mark}
+
+
+class Guard:
+    """Finds out whether samples draw from the generators of the process, if threads make them."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, Any] = {}
+
+    def begin(self) -> None:
+        """Called before samples are made, and after code that may draw, such as a collate function."""
+        self._before = self._marks()
+
+    def check(self) -> None:
+        """Raises RuntimeError if one of the generators was used since `begin`."""
+        now = self._marks()
+        moved = [name for name, mark in now.items() if self._before.get(name, mark) != mark]
+        if moved:
+            calls = ", ".join(f'headrace.sample_generator("{name}")' for name in moved)
+            raise RuntimeError(
+                f"headrace: while threads made samples, random numbers were drawn from the generator of {moved[0]} "
+                "that all threads of the process share, so which sample has which numbers depends on the time that "
+                f"each takes. Take the numbers of a sample from {calls} in the dataset; or draw them in collate_fn; or "
+                "leave out sample_threads" + help_on("sample-threads")
+            )
+
+    @staticmethod
+    def _marks() -> dict[str, Any]:
+        return {name: mark() for name, mark in _MARKS.items() if name in sys.modules}

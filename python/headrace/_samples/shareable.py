@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks that several threads may call a dataset at the same time (`sample_threads`), before the first sample.
+
+What worker_init_fn or a sample opens later is not seen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace._base import lookup, shared_files
+from headrace._base.help_key import help_on
+from headrace._options import Settings
+from headrace._samples import prepared
+from headrace._samples.own_generators import Search
+
+
+def check(dataset: Any, settings: Settings) -> None:
+    """Raises ValueError if threads cannot make the samples of a dataset at the same time, and says why."""
+    if settings.sample_threads == 1:
+        return
+    option = f"headrace: sample_threads={settings.sample_threads}"
+    seen = prepared.shown(dataset)
+    if (owner := _owner_of_getitems(seen)) is not None:
+        raise ValueError(
+            f"{option} needs the dataset's __getitem__, but {owner} has a __getitems__, which makes a whole batch. "
+            "Give the loader a dataset that takes the samples one by one:\n"
+            "    class OneByOne(torch.utils.data.Dataset):\n"
+            "        def __init__(self, dataset): self.dataset = dataset\n"
+            "        def __len__(self): return len(self.dataset)\n"
+            "        def __getitem__(self, index): return self.dataset[index]\n " + help_on("sample-threads")
+        )
+    if generators := Search({"dataset": seen}).stateful:
+        raise ValueError(
+            f"{option}: threads would share random number generators, so which sample has which numbers would depend "
+            f"on the time that each takes: {', '.join(generators)}. Take the numbers of a sample from "
+            'headrace.sample_generator("numpy"), "torch" or "random"; or draw in collate_fn' + help_on("sample-threads")
+        )
+    if found := shared_files.find_for_threads({"dataset": seen}):
+        raise ValueError(
+            f"{option}: threads would share {shared_files.in_words(found)}. Two threads that read there at the same "
+            f"time get each other's data. {_advice(found[0])} " + help_on("sample-threads")
+        )
+
+
+def _advice(one: shared_files.SharedFile) -> str:
+    if one.opening == "...":
+        return "Make what a sample needs from its index, or have one for each thread, in a threading.local()"
+    return "Have one for each thread:\n    " + "\n    ".join(shared_files.lines_per_thread(one)) + "\n"
+
+
+def _owner_of_getitems(dataset: Any) -> str | None:
+    """Returns the name of the class whose __getitems__ a fetcher would call, or None if the samples can be taken one by
+    one: torch's Subset only passes its call on."""
+    if isinstance(dataset, prepared.PreparedDataset) or _top(type(dataset)) == "headrace":
+        return None
+    if not callable(lookup.attribute(dataset, "__getitems__")):
+        return None
+    subset = lookup.own_class("torch.utils.data.dataset", "Subset")
+    if subset is not None and lookup.static(type(dataset), "__getitems__") is lookup.static(subset, "__getitems__"):
+        return _owner_of_getitems(dataset.dataset)
+    return type(dataset).__name__
+
+
+def _top(cls: type) -> str:
+    return lookup.static_module(cls).partition(".")[0]
