@@ -22,7 +22,7 @@ from headrace._samples.own_generators import OwnGenerators, roots_of
 from headrace._samples.random_numbers import key_of, seed_all, text_of
 from headrace._samples.refill import TRIES, Refillable, draws_of, indices_of
 from headrace._samples.retry import RetriedSample, Retrying
-from headrace._samples.sample_generators import Guard, of_sample
+from headrace._samples.sample_generators import Guard, SampleInWork
 from headrace._samples.start_state import StartState
 from headrace._samples.threaded import threaded
 from headrace._samples.threads import Batch
@@ -221,7 +221,7 @@ class SampleMaker:
     def _get(self, index: Any, draw: int) -> Any:
         if not self._settings.is_keyed:
             return self._dataset[index]
-        with of_sample(self._seed, self._epoch, index, draw):
+        with SampleInWork(self._seed, self._epoch, index, draw):
             return self._dataset[index] if self._threads is not None else self._get_seeded(index, draw)
 
     def _get_seeded(self, index: Any, draw: int) -> Any:

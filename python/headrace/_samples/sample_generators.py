@@ -7,11 +7,10 @@ make at a time cannot draw from them: Guard finds out whether one has.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -45,31 +44,31 @@ _DRAWS: dict[str, Callable[[], int]] = {
 }
 
 
-class _Sample:
-    """The generators of one sample, each of which is made when it is asked for."""
+class SampleInWork:
+    """A sample that is being made in the block of a `with`: sample_generator returns its generators, each of which is
+    made when it is asked for. draw: how often the index was drawn before in the epoch."""
 
-    def __init__(self, seed: int, epoch: int, index: object, draw: int) -> None:
+    __slots__ = ("_made", "_token", "_what")
+
+    def __init__(self, seed: int, epoch: int, index: object, draw: int = 0) -> None:
         self._what = seed, epoch, index, draw
-        self._made: dict[str, Any] = {}
+        self._made: dict[str, Any] | None = None
+
+    def __enter__(self) -> None:
+        self._token = _current.set(self)
+
+    def __exit__(self, *exception: object) -> None:
+        _current.reset(self._token)
 
     def generator(self, library: str) -> Any:
+        if self._made is None:
+            self._made = {}
         if library not in self._made:
             self._made[library] = _MAKERS[library](sample_key(*self._what))
         return self._made[library]
 
 
-_current: ContextVar[_Sample | None] = ContextVar("headrace_sample", default=None)
-
-
-@contextlib.contextmanager
-def of_sample(seed: int, epoch: int, index: object, draw: int = 0) -> Iterator[None]:
-    """In the block this sample is made: sample_generator returns its generators. draw: how often the index was drawn
-    before in the epoch."""
-    token = _current.set(_Sample(seed, epoch, index, draw))
-    try:
-        yield
-    finally:
-        _current.reset(token)
+_current: ContextVar[SampleInWork | None] = ContextVar("headrace_sample", default=None)
 
 
 def sample_generator(library: str = "numpy") -> Any:

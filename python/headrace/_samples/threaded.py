@@ -44,15 +44,15 @@ class InProcess:
     def make(self, task: Any, begin: _Begin) -> Batch:
         if (unfinished := self._unfinished) is not None:
             unfinished.cut()
-            self._wait(lambda: self._threads.are_at(unfinished))
+            self._wait(unfinished)
         batch = self._unfinished = begin(task)
         self._threads.begin(batch)
-        self._wait(lambda: batch.left > 0)
+        self._wait(batch)
         self._unfinished = None
         return batch
 
-    def _wait(self, is_due: Callable[[], bool]) -> None:
-        while is_due():
+    def _wait(self, batch: Batch) -> None:
+        while not batch.is_over:
             self._event.wait()
             self._event.clear()
 
@@ -79,7 +79,7 @@ class InWorker:
         self._is_at_end = False
         while self._look(begin, False):
             pass
-        while batch.left:
+        while not batch.is_over:
             self._look(begin, True)
         return batch
 
@@ -125,3 +125,16 @@ def threaded(count: int, port: _core.Port | None) -> Threaded | None:
     if count == 1:
         return None
     return InProcess(count) if port is None else InWorker(count, port)
+
+
+def describe(count: int, batch_size: int | None, prefetch_factor: int) -> dict[str, Any]:
+    """Returns what report() says of the threads of each worker. batch_size: None if it is not known.
+
+    threads: the option. at_a_time: the most samples that a worker has, with those of the batches that it was given.
+    advice: what to change, or "".
+    """
+    most = None if batch_size is None else batch_size * prefetch_factor
+    advice = ""
+    if batch_size is not None and most is not None and most < count:
+        advice = f"raise prefetch_factor to {-(-count // batch_size)}: a worker has at most {most} samples to make"
+    return {"threads": count, "at_a_time": most, "advice": advice}

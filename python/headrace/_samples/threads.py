@@ -17,18 +17,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 NO_SAMPLE = -1
 _Note = Callable[[int, int], None]
 
 
-class _Outcome(NamedTuple):
-    """A sample or its exception, and how long it took."""
-
-    sample: Any
-    error: BaseException | None
-    took_ns: int
+_Outcome = tuple[Any, BaseException | None, int]  # a sample, or its exception, and how long it took in nanoseconds
 
 
 def _modes() -> tuple[bool, bool] | None:
@@ -49,64 +44,64 @@ class Batch:
     """The samples of a batch that threads make. A thread sees the context variables, and torch's grad and inference
     modes, that the thread which makes this object has now.
 
-    make: makes the sample at a place of indices. goes_on: after an exception, which is kept, further samples are
-    begun. retried: a list for each sample, to which `make` adds records of further tries.
+    make: makes the sample at a place of indices. goes_on: after an exception, which is kept, further samples are begun.
+    retried: a list for each sample, to which `make` adds records of further tries.
     """
 
     def __init__(self, make: Callable[[int], Any], indices: list[Any], goes_on: bool, retried: list[list[Any]]) -> None:
         self.indices = indices
         self.retried = retried
-        self.left = len(indices)  # samples that are neither made nor left out
+        self.lock = threading.Lock()  # of the next three
+        self.next = 0  # the place of the sample that is begun next
+        self.end = len(indices)  # no samples are begun from this place on
+        self.running = 0  # samples that threads make now
         self._make = make
         self._goes_on = goes_on
-        self._last = len(indices)  # samples behind this place are not begun
         self._outcomes: list[_Outcome | None] = [None] * len(indices)
         self._context = contextvars.copy_context()
         self._modes = _modes()
 
     @property
-    def is_cut(self) -> bool:
-        """True if the rest of its samples is not begun."""
-        return self._last < len(self.indices)
+    def is_over(self) -> bool:
+        """True if all samples that are begun have ended."""
+        with self.lock:
+            return self.next >= self.end and not self.running
 
-    def leaves_out(self, place: int) -> bool:
-        """Returns True if a sample is not begun."""
-        return place > self._last
-
-    def cut(self, place: int = NO_SAMPLE) -> None:
-        """From now on no samples behind a place are begun."""
-        self._last = min(self._last, place)
+    def cut(self) -> None:
+        """From now on no samples are begun."""
+        with self.lock:
+            self.end = self.next
 
     def make(self, place: int) -> None:
         """Makes a sample, in the thread that calls this."""
         began_ns = time.perf_counter_ns()
         try:
-            sample = self._context.copy().run(self._make_in_modes, place)
-            self._outcomes[place] = _Outcome(sample, None, time.perf_counter_ns() - began_ns)
+            sample = self._context.copy().run(self._make if self._modes is None else self._make_in_modes, place)
+            self._outcomes[place] = sample, None, time.perf_counter_ns() - began_ns
         except BaseException as error:
+            self._outcomes[place] = None, error, time.perf_counter_ns() - began_ns
             if not (self._goes_on and isinstance(error, Exception)):
-                self.cut(place)
-            self._outcomes[place] = _Outcome(None, error, time.perf_counter_ns() - began_ns)
+                self.cut()
 
     def _make_in_modes(self, place: int) -> Any:
-        if self._modes is None:
-            return self._make(place)
+        assert self._modes is not None
         with _entered(self._modes):
             return self._make(place)
 
     def took_ns(self, place: int) -> int:
         """Returns how long a sample took."""
         outcome = self._outcomes[place]
-        return 0 if outcome is None else outcome.took_ns
+        return 0 if outcome is None else outcome[2]
 
     def take(self, place: int) -> Any:
-        """Returns a sample, or raises its exception, once. One that was left out is behind an exception."""
+        """Returns a sample, or raises its exception, once. They are begun in their order, so one that was not begun is
+        behind an exception."""
         outcome, self._outcomes[place] = self._outcomes[place], None
         assert outcome is not None
         try:
-            if outcome.error is not None:
-                raise outcome.error
-            return outcome.sample
+            if outcome[1] is not None:
+                raise outcome[1]
+            return outcome[0]
         finally:
             del outcome  # the traceback of the exception has this frame
 
@@ -115,35 +110,42 @@ class _Shared:
     """The state that the threads share with SampleThreads. They must not refer to that, because its end is theirs."""
 
     def __init__(self, count: int, ended: Callable[[], None], note: _Note) -> None:
-        self.queue: queue.SimpleQueue[tuple[Batch, int] | None] = queue.SimpleQueue()
-        self.lock = threading.Lock()
+        self.queue: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self.ended = ended
         self.note = note
         self.current: Batch | None = None  # the batch whose samples are noted
         self.at: list[tuple[Batch, int] | None] = [None] * count  # what each thread makes
 
-    def begin(self, thread: int, batch: Batch, place: int) -> bool:
-        """Returns False if the sample is left out."""
-        with self.lock:
-            if batch.leaves_out(place):
-                return False
+    def make_some(self, thread: int, batch: Batch) -> None:
+        """Makes samples of a batch until all are begun."""
+        while (place := self._begin(thread, batch)) is not None:
+            batch.make(place)
+            self._end(thread, batch)
+
+    def _begin(self, thread: int, batch: Batch) -> int | None:
+        with batch.lock:
+            place = batch.next
+            if place >= batch.end:
+                return None
+            batch.next += 1
+            batch.running += 1
             self.at[thread] = batch, place
             if batch is self.current:
                 self.note(thread, place)
-        return True
+        return place
 
-    def end(self, thread: int, batch: Batch) -> None:
-        with self.lock:
+    def _end(self, thread: int, batch: Batch) -> None:
+        with batch.lock:
+            batch.running -= 1
+            is_over = batch.next >= batch.end and not batch.running
             self.at[thread] = None
             if batch is self.current:
                 self.note(thread, NO_SAMPLE)
-            batch.left -= 1
-            is_over = not batch.left or batch.is_cut
         if is_over:
             self.ended()
 
     def show(self, batch: Batch) -> None:
-        with self.lock:
+        with batch.lock:
             self.current = batch
             for thread, at in enumerate(self.at):
                 if at is not None and at[0] is batch:
@@ -151,15 +153,12 @@ class _Shared:
 
 
 def _work(shared: _Shared, thread: int) -> None:
-    """Runs in a thread: makes one sample after the other."""
+    """Runs in a thread: makes samples of one batch after the other."""
     if (torch := sys.modules.get("torch")) is not None:
         torch.get_num_threads()  # gives OpenMP in this thread the number of threads of this process
-    while (part := shared.queue.get()) is not None:
-        batch, place = part
-        if shared.begin(thread, batch, place):
-            batch.make(place)
-        shared.end(thread, batch)
-        del batch, part  # so that a thread that waits keeps no samples
+    while (batch := shared.queue.get()) is not None:
+        shared.make_some(thread, batch)
+        del batch  # so that a thread that waits keeps no samples
 
 
 def _note_nothing(thread: int, place: int) -> None:
@@ -167,8 +166,8 @@ def _note_nothing(thread: int, place: int) -> None:
 
 
 class SampleThreads:
-    """So many threads. ended: called, in a thread, when the last sample of a batch has ended, or one of a batch that
-    was cut. note: told which sample of the batch that is shown a thread makes, or NO_SAMPLE."""
+    """So many threads. ended: called, in a thread, when all samples of a batch that were begun have ended. note: told
+    which sample of the batch that is shown a thread makes, or NO_SAMPLE."""
 
     def __init__(self, count: int, ended: Callable[[], None], note: _Note = _note_nothing) -> None:
         self._count = count
@@ -182,12 +181,8 @@ class SampleThreads:
         """Lets the threads make the samples of a batch, after those of batches that were begun before."""
         if self._pid != os.getpid():  # a forked child does not have the threads
             self._start()
-        for place in range(len(batch.indices)):
-            self._shared.queue.put((batch, place))
-
-    def are_at(self, batch: Batch) -> bool:
-        """Returns True while a thread makes a sample of a batch."""
-        return any(at is not None and at[0] is batch for at in self._shared.at)
+        for _ in range(min(self._count, len(batch.indices))):
+            self._shared.queue.put(batch)
 
     def show(self, batch: Batch) -> None:
         """From now on the samples of this batch are noted."""

@@ -22,6 +22,7 @@ import headrace
 import numpy as np
 import pytest
 import torch.utils.data
+from headrace._commands import replay
 from headrace.torch import DataLoader
 from interruptions import Interruption
 from loaders import needs_failpoints, only_headrace
@@ -128,6 +129,11 @@ def random_sample(index: int) -> float:
     first = headrace.sample_generator("numpy").random()
     assert headrace.sample_generator("numpy") is headrace.sample_generator()
     return float(first + headrace.sample_generator("random").random() + headrace.sample_generator("numpy").random())
+
+
+def late_random_sample(index: int) -> float:
+    time.sleep(0.01)
+    return random_sample(index)
 
 
 OPTIONS: list[dict[str, Any]] = [
@@ -418,6 +424,13 @@ def test_generators_of_samples_belong_to_seed_epoch_and_index() -> None:
     assert epoch(1) == epoch(1) != epoch(2)
 
 
+def test_replay_makes_a_sample_with_its_numbers() -> None:
+    dataset = Dataset(random_sample)
+    (batch, *_) = listed(loader_of(DataLoader, dataset, seed=7))
+    get = replay._getter(dataset, 7, 0, 0)
+    assert [get(index)[0] for index in range(BATCH)] == batch
+
+
 def test_generator_elsewhere_follows_the_process() -> None:
     def draw(library: str) -> float:
         generator = headrace.sample_generator(library)
@@ -562,8 +575,10 @@ def test_sample_that_kills_is_found_among_those_of_threads(kind: Any, how: str) 
 
 @needs_failpoints
 @LOADERS
-@pytest.mark.parametrize("point", ["port.looked", "port.rung", "port.making"])
-@pytest.mark.parametrize("number", [1, 2, 5])
+@pytest.mark.parametrize(
+    ("point", "number"),
+    [("port.looked", 1), ("port.looked", 2), *itertools.product(("port.rung", "port.making"), (1, 2, 5))],
+)
 def test_worker_that_is_killed_is_replaced(
     kind: Any, point: str, number: int, tmp_path: pathlib.Path, monkeypatch: Any
 ) -> None:
@@ -573,7 +588,7 @@ def test_worker_that_is_killed_is_replaced(
         if marks.first("armed"):
             os.environ["HEADRACE_STOP"] = f"{point}:{int(signal.SIGKILL)}:{number}"
 
-    dataset = Dataset(random_sample, 3 * COUNT)
+    dataset = Dataset(late_random_sample, 3 * COUNT)
     loader = loader_of(kind, dataset, 2, max_restarts=1, worker_init_fn=arm, seed=7, prefetch_factor=3)
     with collected_warnings() as texts:
         assert listed(loader) == listed(loader_of(kind, dataset, 0, 1, rng="sample", seed=7))
@@ -606,6 +621,22 @@ def test_stall_is_reported_with_the_samples_that_run() -> None:
     text = next(text for text in texts if "no batch for" in text)
     assert "at sample 6 of batch 1" in text
     assert "in make" in text  # the stack of the thread
+
+
+def test_report_says_when_threads_have_too_little_to_do() -> None:
+    def report(**options: Any) -> Any:
+        loader = loader_of(DataLoader, lambda index: index, 1, 16, **options)
+        listed(loader)
+        return loader.report()["sample_threads"]
+
+    assert report() == {
+        "threads": 16,
+        "at_a_time": 8,
+        "advice": "raise prefetch_factor to 4: a worker has at most 8 samples to make",
+    }
+    assert report(prefetch_factor=4) == {"threads": 16, "at_a_time": 16, "advice": ""}
+    assert report(batch_size=None, prefetch_factor=4)["at_a_time"] == 4
+    assert report(batch_size=1, batch_sampler=[[1, 2], [3]])["at_a_time"] is None
 
 
 # ---- ends ----
