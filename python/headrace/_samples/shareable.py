@@ -6,6 +6,7 @@ What worker_init_fn or a sample opens later is not seen.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from headrace._base import lookup, shared_files
@@ -54,12 +55,23 @@ def _owner_of_getitems(dataset: Any) -> str | None:
     one: torch's Subset only passes its call on."""
     if isinstance(dataset, prepared.PreparedDataset) or _top(type(dataset)) == "headrace":
         return None
-    if not callable(lookup.attribute(dataset, "__getitems__")):
+    found = getattr(dataset, "__getitems__", None)  # as torch's fetcher asks
+    if not found:
         return None
-    subset = lookup.own_class("torch.utils.data.dataset", "Subset")
-    if subset is not None and lookup.static(type(dataset), "__getitems__") is lookup.static(subset, "__getitems__"):
+    getitem = lookup.static(type(dataset), "__getitem__")
+    if _is_of_subset(getattr(found, "__func__", None), "__getitems__") and _is_of_subset(getitem, "__getitem__"):
         return _owner_of_getitems(dataset.dataset)
     return type(dataset).__name__
+
+
+def _is_of_subset(function: Any, name: str) -> bool:
+    """Returns True for the method of torch's class, and not for another one that a program has put in its place, or
+    that a subclass has: torch's __getitems__ would not call its __getitem__."""
+    subset = lookup.own_class("torch.utils.data.dataset", "Subset")
+    code, module = getattr(function, "__code__", None), sys.modules.get("torch.utils.data.dataset")
+    if subset is None or module is None or code is None:
+        return False
+    return function is lookup.static(subset, name) and code.co_filename == module.__file__
 
 
 def _top(cls: type) -> str:
