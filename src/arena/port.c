@@ -320,11 +320,12 @@ int hr_port_look(hr_port *port, uint32_t ahead, int64_t deadline_ns, struct hr_t
     int r = 0;
     while (r == 0) {
         if (!is_open(port)) return hr__fail(HR_E_CLOSED, "arena: the trainer stopped it");
-        if (atomic_exchange(&port->has_rung, false)) return 0;
         hr__ring_sleep(&port->grants, HR__SLEEPS);
         r = look_at(port, ahead, &grant);
-        if (r == 0 && is_open(port)) r = sleep_once(port, deadline_ns);
+        bool has_rung = r == 0 && atomic_exchange(&port->has_rung, false);
+        if (r == 0 && !has_rung && is_open(port)) r = sleep_once(port, deadline_ns);
         hr__ring_sleep(&port->grants, HR__AWAKE);
+        if (has_rung) return 0;
     }
     if (r < 0) return r;
     hr__stop_at(HR__AT_PORT_LOOKED);

@@ -75,8 +75,8 @@ HR_API void hr_port_count_sample(hr_port *port, uint64_t index, uint64_t took_ns
 
 /* Waits until there is a grant that is `ahead` behind the one that hr_port_take takes next (0), and returns 1 with its
  * task, which stays where it is: hr_port_take takes it when it is its turn. The payload is borrowed until then. Nothing
- * behind a grant that is no batch is looked at. Returns 0 after hr_port_ring was called, also before. HR_E_CLOSED: the
- * trainer stopped the arena; -ETIMEDOUT, -EINTR, HR_E_CORRUPT. */
+ * behind a grant that is no batch is looked at. Returns 0 if there is no such grant and hr_port_ring was called, also
+ * before. HR_E_CLOSED: the trainer stopped the arena; -ETIMEDOUT, -EINTR, HR_E_CORRUPT. */
 HR_API int hr_port_look(hr_port *port, uint32_t ahead, int64_t deadline_ns, struct hr_task *ret_task);
 
 /* Ends hr_port_look of another thread of this process, or its next call. */

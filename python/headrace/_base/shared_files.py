@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import io
 import itertools
 import mmap
@@ -43,7 +44,10 @@ _NOT_FOLLOWED = frozenset("asyncio concurrent logging multiprocessing queue thre
 _SAFE_NAMES = frozenset({"pread", "preadv", "getpid", "register_at_fork"})
 _POSITIONED = frozenset({"pread", "preadv"})
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
-_LOCKED = frozenset({"zipfile.ZipFile", "h5py.HLObject", "lmdb.Environment"})  # they have locks, or need none
+# Classes with locks of their own, or that need none.
+_LOCKED = frozenset({"zipfile.ZipFile", "numpy.NpzFile", "h5py.HLObject", "lmdb.Environment"})
+_WITH_POSITION = (io.BytesIO, io.StringIO)
+_MOVING = frozenset({"seek", "read", "read_byte", "readline"})  # what uses the position of a map
 _OF_LMDB = frozenset({"lmdb.Transaction", "lmdb.Cursor"})
 _OTHER_METHODS = frozenset("__init__ __new__ __del__ __enter__ __exit__ close __getstate__ __setstate__".split())
 # Classes that hold a file, by package and name, and what opens one again.
@@ -205,17 +209,39 @@ class _ThreadSearch(_Search):
             return None
         if names[0] in _OF_LMDB:
             return f"{names[0]}, of lmdb", "environment.begin()"
+        if is_a(value, mmap.mmap):
+            return "mmap, with a position", "mmap.mmap(...)"
+        if is_a(value, _WITH_POSITION):
+            return f"{type(value).__name__}, with a position", f"io.{type(value).__name__}(...)"
         if not is_a(value, io.IOBase) and has_special(value, "__next__"):
             return f"{type(value).__name__}, an iterator", "..."
         return _opened(value, names)
 
+    def _parts(self, part: _Part) -> Iterator[_Part]:
+        yield from super()._parts(part)
+        held: list[tuple[str, Any]] = []
+        if is_a(part.value, functools.partial):
+            keywords = part.value.keywords
+            held = [(part.name, part.value.func), *((part.name, one) for one in (*part.value.args, *keywords.values()))]
+        for function in _functions(part.value):
+            held += code.cells(function)
+        self._names.update(name for name, _ in held)
+        yield from (_Part(f"{part.path}: {name}", value, name, None, part.level + 1) for name, value in held)
+
     def _is_safe(self, part: _Part) -> bool:
+        """Returns True if each function that names the file reads it with a lock of its owner, or without its
+        position."""
         if _top(type(part.owner)) == "headrace":
             return True
-        held = [value for _, value, _ in own_attributes(part.owner)] if part.owner is not None else []
-        if any(is_a(value, (mmap.mmap, *_LOCKS)) for value in held):
-            return True
-        return any(not _POSITIONED.isdisjoint(_names_in(function)) for function in _functions(part.owner))
+        own = {one.__name__: one for one in reversed(_functions(part.owner)) if one.__name__ not in _OTHER_METHODS}
+        users = [names for names in map(_names_in, own.values()) if part.name in names]
+        if is_a(part.value, mmap.mmap):
+            return all(names.isdisjoint(_MOVING) for names in users)
+        held = [] if part.owner is None else list(own_attributes(part.owner))
+        if any(is_a(value, mmap.mmap) for _, value, _ in held) and not is_a(part.value, _WITH_POSITION):
+            return True  # it is kept open for the map
+        safe = {name for name, value, _ in held if is_a(value, _LOCKS)} | _POSITIONED
+        return bool(users) and all(not safe.isdisjoint(names) for names in users)
 
 
 def _functions(value: Any) -> list[types.FunctionType]:

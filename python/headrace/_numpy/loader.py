@@ -26,6 +26,7 @@ from headrace._numpy.in_process import InProcessIterator
 from headrace._numpy.iterator import WorkerIterator
 from headrace._options import Options
 from headrace._ranks import callers, worker_count
+from headrace._samples import shareable
 from headrace.sampling._epoch import Last, core_tasks
 from headrace.sampling._epoch_indices import count_batches
 from headrace.sampling._plan import Plan
@@ -301,6 +302,8 @@ class Loader(Options):
         return self._begin_samples(any_loader) if self._is_iterable else self._begin_indices(any_loader)
 
     def _begin_indices(self, any_loader: AsAnyLoader) -> Any:
+        if self.num_workers == 0:
+            shareable.check(self.dataset, any_loader.settings())
         beginning = Beginning(any_loader)
         epoch = beginning.begin(core_tasks)
         watch = ranks.watch_of(any_loader, epoch)

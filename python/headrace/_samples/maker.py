@@ -108,6 +108,7 @@ class SampleMaker:
     def begin_epoch(self, start: StartState) -> None:
         self._epoch = start.epoch
         self._banned = start.banned
+        self._guard.begin_epoch()
         if self.own is not None:
             self.own.begin_epoch()
 
@@ -157,7 +158,7 @@ class SampleMaker:
         finally:
             self._alone = max(0, self._alone - 1)
             self._by_threads = None
-        self._guard.check()
+        self._guard.check(len(indices) if self._is_batched and hasattr(indices, "__len__") else 1)
         if self._settings.rng == "sample" and self._last is not None:
             self._seed_for(*self._last)  # for collate_fn, as without threads
         return made
@@ -180,7 +181,7 @@ class SampleMaker:
 
     def _make_one(self, index: Any) -> Any:
         """Returns one sample. A bad one is always refilled, because there is no smaller batch."""
-        if self._port is not None and self._threads is not None:
+        if self._port is not None and self._threads is not None and self._by_threads is None:
             self._port.note(0)  # if it kills this worker, this sample has done so
         samples = self._make(index, None, 0)
         return samples[0] if samples else self._refill(index, 0)
@@ -251,7 +252,10 @@ class SampleMaker:
         def make(place: int) -> Any:
             if place in left_out:
                 return None
-            return self._tried(listed[place], draws[place] if draws else 0, retried[place])
+            try:
+                return self._tried(listed[place], draws[place] if draws else 0, retried[place])
+            finally:
+                self._guard.look()
 
         return Batch(make, listed, self._settings.on_bad_sample != "raise", retried)
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from headrace._base import lookup, shared_files
+from headrace._base import code, growth, lookup, shared_files
 from headrace._base.help_key import help_on
 from headrace._options import Settings
 from headrace._samples import prepared
 from headrace._samples.own_generators import Search
+
+_LOOKING = frozenset({"getattr", "vars", "__dict__", "attrgetter"})  # what may find an attribute without its name
 
 
 def check(dataset: Any, settings: Settings) -> None:
@@ -31,7 +33,7 @@ def check(dataset: Any, settings: Settings) -> None:
             "        def __len__(self): return len(self.dataset)\n"
             "        def __getitem__(self, index): return self.dataset[index]\n " + help_on("sample-threads")
         )
-    if generators := Search({"dataset": seen}).stateful:
+    if generators := [path for path in Search({"dataset": seen}).stateful if _may_be_drawn_from(seen, path)]:
         raise ValueError(
             f"{option}: threads would share random number generators, so which sample has which numbers would depend "
             f"on the time that each takes: {', '.join(generators)}. Take the numbers of a sample from "
@@ -42,6 +44,16 @@ def check(dataset: Any, settings: Settings) -> None:
             f"{option}: threads would share {shared_files.in_words(found)}. Two threads that read there at the same "
             f"time get each other's data. {_advice(found[0])} " + help_on("sample-threads")
         )
+
+
+def _may_be_drawn_from(dataset: Any, path: str) -> bool:
+    """Returns False for a generator in an attribute of the dataset itself that only its __init__ names."""
+    owner, _, name = path.rpartition(".")
+    if owner != "dataset" or not name.isidentifier():
+        return True
+    functions = [one for one in growth.functions_of(dataset) if one.__name__ not in ("__init__", "__new__")]
+    named = {one for function in functions for one in code.names(function.__code__)}
+    return name in named or not named.isdisjoint(_LOOKING) or growth.is_opaque(type(dataset))
 
 
 def _advice(one: shared_files.SharedFile) -> str:

@@ -7,13 +7,13 @@ num_workers=0 nothing is begun early, because the loop may change the dataset be
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from headrace import _core
+from headrace._base import signals
 from headrace._samples.threads import Batch, SampleThreads
 
 _Begin = Callable[[Any], Batch]
@@ -57,6 +57,8 @@ class InProcess:
             self._event.clear()
 
     def end(self, seconds: float) -> None:
+        if self._unfinished is not None:
+            self._unfinished.cut()
         self._threads.end(seconds)
 
 
@@ -69,12 +71,13 @@ class InWorker:
         # Tasks behind the one that is made, with their numbers. None: it could not be begun, and raises in its turn.
         self._begun: deque[tuple[int, Batch | None]] = deque()
         self._is_at_end = False  # what comes behind these is no batch
+        self._current: Batch | None = None
 
     def make(self, task: Any, begin: _Begin) -> Batch:
         batch = self._begun_before()
         if batch is None:
-            batch = begin(task)
-            self._threads.begin(batch)
+            batch = self._begin(task, begin)
+        self._current = batch
         self._threads.show(batch)
         self._is_at_end = False
         while self._look(begin, False):
@@ -106,15 +109,26 @@ class InWorker:
         if kind != _core.TASK_MAKE:
             self._is_at_end = True
             return True
-        batch = None
-        with contextlib.suppress(Exception):
-            batch = begin(task)
-            self._threads.begin(batch)
+        try:
+            batch = self._begin(task, begin)
+        except Exception as error:
+            if signals.is_from_signal(error):
+                raise
+            batch = None
         self._begun.append((number, batch))
         return True
 
+    def _begin(self, task: Any, begin: _Begin) -> Batch:
+        batch = begin(task)
+        try:
+            self._threads.begin(batch)
+        except BaseException:
+            batch.cut()
+            raise
+        return batch
+
     def end(self, seconds: float) -> None:
-        for _, batch in self._begun:
+        for batch in (self._current, *(batch for _, batch in self._begun)):
             if batch is not None:
                 batch.cut()
         self._threads.end(seconds)

@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from headrace._base.lookup import imported
+
 NO_SAMPLE = -1
 _Note = Callable[[int, int], None]
 
@@ -28,7 +30,7 @@ _Outcome = tuple[Any, BaseException | None, int]  # a sample, or its exception, 
 
 def _modes() -> tuple[bool, bool] | None:
     """Returns torch's grad and inference modes of this thread, or None if a new thread has the same."""
-    torch = sys.modules.get("torch")
+    torch = imported("torch")
     found = (True, False) if torch is None else (torch.is_grad_enabled(), torch.is_inference_mode_enabled())
     return None if found == (True, False) else found
 
@@ -154,7 +156,7 @@ class _Shared:
 
 def _work(shared: _Shared, thread: int) -> None:
     """Runs in a thread: makes samples of one batch after the other."""
-    if (torch := sys.modules.get("torch")) is not None:
+    if (torch := imported("torch")) is not None:
         torch.get_num_threads()  # gives OpenMP in this thread the number of threads of this process
     while (batch := shared.queue.get()) is not None:
         shared.make_some(thread, batch)

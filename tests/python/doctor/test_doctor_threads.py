@@ -57,6 +57,10 @@ class Holding(Waiting):
     def __init__(self) -> None:
         self.generator = random.Random(3)
 
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.002)
+        return index if self.generator is not None else 0
+
 
 class Broken(Waiting):
     def __getitem__(self, index: int) -> Any:

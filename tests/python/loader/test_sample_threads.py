@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import gc
 import io
 import itertools
+import mmap
 import os
 import pathlib
 import random
@@ -23,6 +25,8 @@ import numpy as np
 import pytest
 import torch.utils.data
 from headrace._commands import replay
+from headrace._loader.trainer import shown
+from headrace._samples import threads
 from headrace.torch import DataLoader
 from interruptions import Interruption
 from loaders import needs_failpoints, only_headrace
@@ -294,9 +298,9 @@ def test_threads_see_the_worker_and_its_number_of_threads(kind: Any) -> None:
         return module.get_worker_info().id, torch.get_num_threads()
 
     batches = list(loader_of(kind, make, 2))
-    for number, (ids, threads) in enumerate(batches):
+    for number, (ids, counts) in enumerate(batches):
         assert set(np.asarray(ids).tolist()) == {number % 2}
-        assert set(np.asarray(threads).tolist()) == {1}
+        assert set(np.asarray(counts).tolist()) == {1}
 
 
 # ---- exceptions ----
@@ -392,13 +396,60 @@ DRAWS: dict[str, Callable[[], float]] = {
 @WORKERS
 @pytest.mark.parametrize("library", DRAWS)
 def test_samples_that_draw_from_the_process_are_found(kind: Any, workers: int, library: str) -> None:
-    def make(index: int) -> float:
-        return DRAWS[library]() if index == 6 else 0.0
-
-    iterator = iter(loader_of(kind, make, workers))
+    iterator = iter(loader_of(kind, lambda index: DRAWS[library](), workers))
     words = rf"random numbers were drawn from the generator of {library} .*sample_generator\(\"{library}\"\)"
     with pytest.raises(RuntimeError, match=words):
         list(iterator)
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_single_sample_that_draws_is_found(library: str) -> None:
+    def make(index: int) -> float:
+        return DRAWS[library]() if index == 6 else 0.0
+
+    with pytest.raises(RuntimeError, match=f"the generator of {library} "):
+        listed(loader_of(DataLoader, make))
+
+
+@WORKERS
+def test_client_that_waits_for_a_random_time_is_a_warning(workers: int) -> None:
+    def make(index: int) -> int:
+        if index in (2, 13):
+            time.sleep(random.random() * 0.001)
+        return index
+
+    with collected_warnings() as texts:
+        assert chained(listed(loader_of(DataLoader, make, workers))) == list(range(COUNT))
+    if not workers:
+        assert sum("If it was a library that waited" in text for text in texts) == 1
+
+
+class Seeding:
+    """Samples that seed a generator of the process, draw from it, and put it back."""
+
+    def __init__(self, library: str) -> None:
+        self.library = library
+
+    def __call__(self, index: int) -> float:
+        if self.library == "seed":
+            random.seed(index)
+            drawn = random.random()
+            time.sleep(0.001)
+            drawn += random.random()
+            random.seed()
+            return drawn
+        with torch.random.fork_rng():
+            torch.manual_seed(index)
+            drawn = float(torch.rand(()))
+            time.sleep(0.001)
+            return drawn + float(torch.rand(()))
+
+
+@pytest.mark.parametrize("library", ["seed", "fork"])
+def test_samples_that_put_the_state_back_are_found(library: str) -> None:
+    random.seed(0)
+    with pytest.raises(RuntimeError, match="random numbers were drawn"):
+        listed(loader_of(DataLoader, Seeding(library), batch_size=8))
 
 
 @WORKERS
@@ -480,6 +531,8 @@ def held(name: str, folder: pathlib.Path) -> Iterator[Any]:
             "random": random.Random,
             "torch": torch.Generator,
             "list": lambda: [random.Random(3)],
+            "buffer": lambda: io.BytesIO(b"bytes"),
+            "partial": lambda: functools.partial(io.BufferedReader.read, stack.enter_context(path.open("rb"))),
         }
         yield makers[name]()
 
@@ -493,6 +546,8 @@ REFUSED = {
     "random": "random number generators.*dataset.held",
     "torch": "random number generators.*dataset.held",
     "list": r"random number generators.*dataset.held\[0\]",
+    "buffer": r"dataset.held \(BytesIO, with a position\)",
+    "partial": r"\(BufferedReader, .*file'\)",
 }
 
 
@@ -504,6 +559,76 @@ def test_objects_that_threads_would_share_are_refused(kind: Any, name: str, tmp_
             with pytest.raises(ValueError, match=f"(?s){REFUSED[name]}.*help sample-threads"):
                 iter(loader_of(kind, Holding(one), workers))
             iter(loader_of(kind, Holding(one), 0, 1))
+
+
+class Reading(Dataset):
+    """Reads a file that it holds, and counts under a lock that does not protect the file."""
+
+    def __init__(self, file: Any) -> None:
+        super().__init__(self.read)
+        self.file, self.lock, self.count_of_reads = file, threading.Lock(), 0
+
+    def read(self, index: int) -> int:
+        self.file.seek(index)
+        return int(self.file.read(1)[0])
+
+    def note(self) -> None:
+        with self.lock:
+            self.count_of_reads += 1
+
+
+def test_lock_for_something_else_does_not_protect_a_file(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(COUNT)))
+    with path.open("rb") as file:
+        with pytest.raises(ValueError, match=r"threads would share dataset\.file"):
+            iter(loader_of(DataLoader, Reading(file)))
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        with pytest.raises(ValueError, match=r"threads would share dataset.file \(mmap, with a position\)"):
+            iter(loader_of(DataLoader, Reading(mapped)))
+        read = lambda index, file=file: index  # noqa: E731
+        assert chained(listed(loader_of(DataLoader, lambda index: mapped[index]))) == list(range(COUNT))
+        assert chained(listed(loader_of(DataLoader, read))) == list(range(COUNT))
+
+
+def test_file_in_a_closure_is_refused(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(COUNT)))
+    with path.open("rb") as file:
+
+        def make(index: int) -> int:
+            file.seek(index)
+            return file.read(1)[0]
+
+        with pytest.raises(ValueError, match="threads would share"):
+            iter(loader_of(DataLoader, make))
+
+
+def test_generator_that_only_the_constructor_uses_is_not_refused() -> None:
+    class Split(Dataset):
+        def __init__(self) -> None:
+            super().__init__(int)
+            self.rng = random.Random(3)
+            self.order = self.rng.sample(range(COUNT), COUNT)
+
+        def __getitem__(self, index: int) -> int:
+            return self.order[index]
+
+    assert sorted(chained(listed(loader_of(DataLoader, Split())))) == list(range(COUNT))
+
+
+@LOADERS
+def test_refusal_uses_up_no_epoch(kind: Any) -> None:
+    dataset = Holding(random.Random(3))
+    loader = loader_of(kind, dataset, seed=7, shuffle=True)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="random number generators"):
+            iter(loader)
+    dataset.held = None
+    torch.manual_seed(3)
+    found = listed(loader)
+    torch.manual_seed(3)
+    assert found == listed(loader_of(kind, Holding(None), seed=7, shuffle=True))
 
 
 def test_locks_and_positions_of_their_own_are_not_refused(tmp_path: pathlib.Path) -> None:
@@ -671,6 +796,59 @@ def test_worker_whose_samples_wait_ends_by_the_deadline() -> None:
     del iterator
     gc.collect()
     assert time.monotonic() - began < 10
+
+
+def test_samples_of_an_interrupted_batch_are_not_begun_later() -> None:
+    begun: list[int] = []
+
+    def make(index: int) -> int:
+        begun.append(index)
+        time.sleep(0.01)
+        return index
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise Interruption
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        iterator = iter(loader_of(DataLoader, make, 0, 2, batch_size=200, sampler=[0] * 400))
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(Interruption):
+            next(iterator)
+        del iterator
+        gc.collect()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert until(lambda: not sample_threads(), PATIENCE_S)
+    assert len(begun) < 200
+
+
+def test_sample_of_a_loader_without_batches_is_counted_once() -> None:
+    iterator = iter(loader_of(DataLoader, lambda index: time.sleep(0.005) or index, 1, 4, batch_size=None))
+    assert list(iterator) == list(range(COUNT))
+    _, slowest_s, median_s = shown.slow_sample(iterator._show)
+    assert slowest_s >= median_s >= 0.003  # a second count of each would be of no time
+
+
+def test_batch_that_cannot_be_begun_early_raises_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin, begun = threads.SampleThreads.begin, itertools.count()
+
+    def fail_twice(self: Any, batch: Any) -> None:
+        if next(begun) in (1, 2):  # early, and in its turn
+            raise MemoryError("no memory for a batch")
+        begin(self, batch)
+
+    monkeypatch.setattr(threads.SampleThreads, "begin", fail_twice)
+    iterator = iter(loader_of(DataLoader, lambda index: sleep_briefly(index) or index, 1))
+    found: list[Any] = []
+    errors = 0
+    for _ in range(COUNT // BATCH):
+        try:
+            found += next(iterator).tolist()
+        except MemoryError:
+            errors += 1
+    assert errors == 1
+    assert len(found) == COUNT - BATCH
 
 
 def test_child_of_the_process_has_threads_of_its_own() -> None:

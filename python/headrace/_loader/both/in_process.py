@@ -12,7 +12,7 @@ from headrace._loader.both.any_loader import AnyLoader
 from headrace._loader.both.beginning import note_drawn
 from headrace._loader.trainer import in_process, shown
 from headrace._options import Settings
-from headrace._samples import draw, shareable
+from headrace._samples import draw
 from headrace._samples.rows import Gatherer
 from headrace.sampling._epoch import Epoch
 from headrace.sampling._position import EpochPosition
@@ -51,7 +51,6 @@ class InProcess(EpochIterator, in_process.InProcessIterator):
         self._from = draw.FromSampler(epoch.tasks, drawn)
         self._made_by = fetch
         if settings.is_per_sample:
-            shareable.check(samples["dataset"], settings)
             made = in_process.InProcessSamples(
                 settings=settings, epoch=epoch.number, tasks=epoch.tasks, count_draws=epoch.count_draws, **samples
             )

@@ -33,7 +33,7 @@ class _Alone(NamedTuple):
 
     samples: list[Any]
     seconds: float  # for each
-    waiting: float  # the share of the time in which this thread had no CPU
+    waiting: float  # the share of the time in which this thread neither had a CPU nor waited for one
 
 
 def check_threads(loader: Any) -> list[Observation]:
@@ -70,13 +70,23 @@ def _maker(dataset: Any) -> Callable[[int], Any]:
 def _make_alone(dataset: Any) -> _Alone:
     make, samples = _maker(dataset), []
     make(0)  # which may open files and import modules
-    began, cpu = time.monotonic(), time.thread_time()
+    began, busy = time.monotonic(), _busy_s()
     for index in range(min(_SAMPLES, len(dataset))):
         samples.append(make(index))
         if time.monotonic() - began > _MOST_S:
             break
-    seconds, cpu = time.monotonic() - began, time.thread_time() - cpu
-    return _Alone(samples, seconds / len(samples), max(0.0, 1 - cpu / seconds) if seconds > 0 else 0.0)
+    seconds, busy = time.monotonic() - began, _busy_s() - busy
+    return _Alone(samples, seconds / len(samples), max(0.0, 1 - busy / seconds) if seconds > 0 else 0.0)
+
+
+def _busy_s() -> float:
+    """Returns for how long this thread has had a CPU, or waited for one, which it does not do for data."""
+    try:
+        with open("/proc/thread-self/schedstat") as file:
+            had_ns, waited_ns, _ = file.read().split()
+            return (int(had_ns) + int(waited_ns)) / 1e9
+    except OSError:
+        return time.thread_time()
 
 
 def _why_not(dataset: Any, count: int) -> str:
