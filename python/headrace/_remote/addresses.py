@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-SCHEMES = ("https", "http", "s3")
+BUCKETS = ("s3", "gs", "az")  # obstore reads them
 _NAME_DIGITS = 32
 _MARK_DIGITS = 8
-_URL = re.compile(r"(?:https?|s3)://")
+_URL = re.compile(r"(?:https?|s3|gs|az)://")
+BEGINS = "https://, http://, s3://, gs:// or az://"
 _UNSAFE = re.compile(r"[\x00-\x20\x7f]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -27,6 +28,12 @@ _SIGNATURE = re.compile(
 def is_remote(path: Any) -> bool:
     """Returns True for a URL of one of the schemes that headrace reads."""
     return isinstance(path, str) and _URL.match(path) is not None
+
+
+def is_listed(url: str) -> bool:
+    """Returns True for a URL of a bucket, whose objects can be listed. No character of it begins a query, or is a
+    secret."""
+    return url.partition("://")[0] in BUCKETS
 
 
 @dataclass(frozen=True)
@@ -44,21 +51,41 @@ class Address:
 def parse(url: str, endpoint: str = "") -> Address:
     """Returns the parts of a URL. Raises ValueError, without the URL, which may have secrets."""
     if not is_remote(url):
-        raise ValueError("a URL should begin with https://, http:// or s3://")
-    if _CONTROL.search(url) or (not url.startswith("s3:") and _UNSAFE.search(url)):
+        raise ValueError(f"a URL should begin with {BEGINS}")
+    if _CONTROL.search(url) or (not is_listed(url) and _UNSAFE.search(url)):
         raise ValueError("a URL has a space or a control character; write them as %20 and the like")
+    if is_listed(url):  # a key may have any characters: nothing in it is a query
+        return _parse_listed(url, endpoint)
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     if not host:
-        raise ValueError("a URL has no host or no bucket")
-    if parts.scheme == "s3":  # a key may have any characters: nothing in it is a query
-        shown = path = url
-        mark = _digest(endpoint, _MARK_DIGITS) if endpoint else ""
-    else:
-        shown = path = f"{parts.scheme}://{host}{parts.path}"
-        counts = sorted(pair for pair in parse_qsl(parts.query, True) if not _SIGNATURE.fullmatch(pair[0]))
-        mark = _digest(repr(counts), _MARK_DIGITS) if counts else ""
-    return Address(url, parts.scheme, host, shown, f"{path}?{mark}" if mark else path)
+        raise ValueError("a URL has no host")
+    shown = f"{parts.scheme}://{host}{parts.path}"
+    counts = sorted(pair for pair in parse_qsl(parts.query, True) if not _SIGNATURE.fullmatch(pair[0]))
+    path = _with_mark(shown, repr(counts) if counts else "")
+    return Address(url, parts.scheme, host, shown, path)
+
+
+def _parse_listed(url: str, endpoint: str) -> Address:
+    scheme, _, rest = url.partition("://")
+    host = rest.partition("/")[0]
+    if not host or "@" in host:
+        raise ValueError("a URL has no bucket, or an @ in its name")
+    return Address(url, scheme, host, url, _with_mark(url, endpoint))
+
+
+_MARK = re.compile(rf"\?[0-9a-f]{{{_MARK_DIGITS}}}\Z")
+
+
+def without_mark(path: str) -> str:
+    """Returns the path of a file without what is not of its name: the mark of an object, or the query of a URL."""
+    if not is_remote(path):
+        return path
+    return _MARK.sub("", path) if is_listed(path) else path.partition("?")[0]
+
+
+def _with_mark(path: str, counts: str) -> str:
+    return f"{path}?{_digest(counts, _MARK_DIGITS)}" if counts else path
 
 
 def _digest(text: str, digits: int) -> str:
