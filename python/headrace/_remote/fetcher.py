@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from headrace import _core
 from headrace._base.units import size_of
-from headrace._remote import addresses, buckets, failures, https, settings
+from headrace._remote import addresses, buckets, failures, https, hub, settings
 from headrace._remote.addresses import Address
 from headrace._remote.failures import Failed, Passing
 from headrace._remote.https import Found
@@ -102,7 +102,9 @@ def _retry(wait: Wait, address: Address, most_s: float, request: Callable[[], Re
 
 def _reader_of(address: Address) -> Any:
     """Returns the module that reads an object: it has look, read and, for what can be listed, list_objects."""
-    return buckets if address.scheme in addresses.BUCKETS else https
+    if address.scheme in addresses.BUCKETS:
+        return buckets
+    return hub if address.scheme == "hf" else https
 
 
 def read_part(url: str, version: str, text: str, size: int, at: int, count: int) -> Any:
@@ -169,15 +171,16 @@ def _look_line(url: str, text: str) -> str:
 
 def answer_call(lines: list[str]) -> str:
     """Answers a call. "look", settings, URLs: a line for each, see take_line in src/remote/known.c. "list", settings,
-    the begin of a URL: for each object its URL, size and version, between tabs. "status": JSON, see Fetcher.look."""
+    the begin of a URL: for each object its URL, size and version, between tabs. "pin", settings, a URL of the hub: the
+    same with a commit. "status": JSON, see Fetcher.look."""
     if lines == ["status"]:
         return json.dumps(_looks.fetcher.look())
-    if len(lines) < 3 or lines[0] not in ("look", "list"):
+    if len(lines) < 3 or lines[0] not in ("look", "list", "pin"):
         raise Failed(errno.EPROTO, "remote: the fetcher received an unknown call")
     text = lines[1]
     if lines[0] != "look":
         try:
-            return _list(lines[2], text)
+            return (_list if lines[0] == "list" else _pin)(lines[2], text)
         except ValueError as error:
             raise Failed(errno.EINVAL, f"remote: {error}") from None
     if len(lines) == 3:
@@ -197,6 +200,12 @@ def _list(url: str, text: str) -> str:
         return found
 
     return "\n".join(retry(address, given, list_all))
+
+
+def _pin(url: str, text: str) -> str:
+    given = json.loads(text)
+    address = settings.address_of(url, given)
+    return retry(address, given, lambda: hub.pin(address, text, given))
 
 
 def do_job(fetcher: Any, job: tuple[Any, ...]) -> None:

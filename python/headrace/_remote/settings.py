@@ -32,6 +32,9 @@ _PLACES = ("region", "endpoint", "profile", "account_name")
 _KEYS = (*_SECRET, *_PLACES, "anonymous")
 _PLAIN = (*_PLACES, "anonymous", "retry_s", "timeout_s", "version", "allow_http")  # no secrets
 _VERSIONS = ("modified", "size")
+_MOST_TOKEN = 4096  # bytes of the hub's file
+_HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+_HUB_FILE = "the hub's file"  # in place of a variable
 # Variables with which the fetcher is asked. It may have been started by another job, and uses none of its own.
 _ENVIRONMENT = (
     "HOME",
@@ -79,6 +82,8 @@ _ENVIRONMENT = (
     "AZURE_AUTHORITY_HOST",
     "AZURE_FEDERATED_TOKEN_FILE",
     "AZURE_MSI_ENDPOINT",
+    "HF_ENDPOINT",
+    *_HUB_TOKENS,
     "HTTPS_PROXY",
     "https_proxy",
     "http_proxy",
@@ -100,12 +105,13 @@ _FILES = (
     "SSL_CERT_FILE",
 )
 # The fetcher deletes these from its own variables: libraries read them by themselves.
-_ACCOUNTS = ("AWS_", "GOOGLE_", "GCE_", "CLOUDSDK_", "AZURE_", "STORAGE_EMULATOR_", "SSL_CERT_")
+_ACCOUNTS = ("AWS_", "GOOGLE_", "GCE_", "CLOUDSDK_", "AZURE_", "HF_", "HUGGING_FACE_", "STORAGE_EMULATOR_", "SSL_CERT_")
 _MORE_ACCOUNTS = ("SERVICE_ACCOUNT", "IDENTITY_ENDPOINT", "IDENTITY_HEADER", "MSI_ENDPOINT", "MSI_SECRET")
 _ENDPOINTS = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     "gs": ("STORAGE_EMULATOR_HOST",),
     "az": ("AZURE_STORAGE_ENDPOINT",),
+    "hf": ("HF_ENDPOINT",),
 }
 
 
@@ -146,6 +152,9 @@ def _as_json(found: dict[str, Any]) -> str:
                 settings[name] = os.path.abspath(os.path.expanduser(settings[name]))
     if found.get("profile") or has_profiles(environment):
         environment["PATH"] = os.environ.get("PATH", os.defpath)  # of the programs that give keys (credential_process)
+    if not any(key in environment for key in _HUB_TOKENS):
+        token = _token_of_file()
+        environment.update({_HUB_FILE: token} if token else {})
     try:
         return json.dumps({**found, "environment": environment}, sort_keys=True)
     except (TypeError, ValueError):
@@ -160,6 +169,21 @@ def has_profiles(environment: Mapping[str, str]) -> bool:
         environment.get("AWS_CONFIG_FILE") or f"{home}/.aws/config",
     )
     return any(os.path.exists(path) for path in files)
+
+
+def _token_of_file() -> str:
+    """Returns the token that the hub's own program has saved for this user, unless the user says that only a token that
+    is given counts."""
+    if os.environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "").upper() in ("1", "ON", "YES", "TRUE"):
+        return ""
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    home = os.path.expanduser(os.environ.get("HF_HOME") or os.path.join(caches, "huggingface"))
+    path = os.environ.get("HF_TOKEN_PATH") or os.path.join(home, "token")
+    try:
+        with open(path) as file:
+            return file.read(_MOST_TOKEN).strip()
+    except (OSError, ValueError):
+        return ""
 
 
 def without_secrets(text: str) -> str:
@@ -192,9 +216,9 @@ def address_of(url: str, settings: Mapping[str, Any]) -> Address:
 
 
 def endpoint_of(settings: Mapping[str, Any], scheme: str) -> str:
-    """Returns the address of the store that has a bucket; "": the usual one."""
+    """Returns the address of the store that has a bucket or a repository; "": the usual one."""
     environment = settings.get("environment", {})
-    found = settings.get("endpoint") if scheme in addresses.BUCKETS else ""
+    found = settings.get("endpoint") if scheme in addresses.LISTED else ""
     for name in _ENDPOINTS.get(scheme, ()):
         found = found or environment.get(name)
     text = str(found or "").rstrip("/")
@@ -206,3 +230,16 @@ def azure_account(settings: Mapping[str, Any]) -> str:
     environment = settings.get("environment", {})
     names = ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT")
     return str(settings.get("account_name") or next((environment[name] for name in names if name in environment), ""))
+
+
+def hub_token(settings: Mapping[str, Any]) -> tuple[str, str]:
+    """Returns the token for the hub, or "", and in words where it comes from."""
+    if settings.get("anonymous"):
+        return "", 'no token (storage={"anonymous": True})'
+    if settings.get("token"):
+        return str(settings["token"]), "the token of storage="
+    environment = settings.get("environment", {})
+    for name in (*_HUB_TOKENS, _HUB_FILE):
+        if environment.get(name):
+            return environment[name].strip(), f"the token of {name}"
+    return "", "no token (HF_TOKEN)"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists the objects of a bucket, through the fetcher."""
+"""Lists the objects of a bucket or of a repository of the hub, through the fetcher."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check_scheme(url: str, name: str) -> None:
 
 
 def list_objects(url: str, storage: str, name: str) -> list[Listed]:
-    """Returns the URLs of the objects that begin with the URL of a bucket, sorted by bytes, and
+    """Returns the URLs of the objects that begin with the URL of a bucket or of a repository, sorted by bytes, and
     makes them known. Raises OSError, and what check_scheme raises."""
     check_scheme(url, name)
     use_python()
@@ -57,9 +57,28 @@ def list_objects(url: str, storage: str, name: str) -> list[Listed]:
     return sorted(found, key=os.fsencode)
 
 
+def pin(urls: list[str], storage: str, name: str) -> list[str]:
+    """Returns URLs with the commits of their repositories, so that all of a source is of one commit, in each process
+    and when it is opened again from a pickle. URLs that are not of the hub stay."""
+    commits: dict[str, str] = {}
+    found = []
+    for url in urls:
+        if url.startswith("hf:") and not isinstance(url, Listed):
+            check_scheme(url, name)
+            repo, file = addresses.split_hub(url)
+            if repo not in commits:
+                use_python()
+                call = b"\n".join((b"pin", storage.encode(), os.fsencode(repo)))
+                commits[repo] = os.fsdecode(_core.remote_call(call)).rstrip("/")
+            url = commits[repo] + file
+        found.append(url)
+    return found
+
+
 def match_objects(pattern: str, storage: str, name: str) -> list[Listed]:
     """Returns the URLs of the objects that match a pattern, sorted by bytes. As in a folder, `*` stands for no slash,
     and `**` for any folders."""
+    pattern = pin([pattern], storage, name)[0]  # the names that are listed have the commit
     first = _PATTERN.search(pattern)
     assert first is not None
     fits = re.compile(_as_expression(pattern)).fullmatch

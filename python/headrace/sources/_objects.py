@@ -26,8 +26,8 @@ _OF_PROCESS = ("note", "_open_files", "_decoders")  # attributes that a pickle d
 class Objects(Source, PreparedDataset):
     """Samples are whole files or objects: the bytes of each, or what `decode` makes of them.
 
-    paths: the URL of a bucket or a part of it that ends with "/", whose objects are listed; a
-        path, a pattern, braces or a list of these, as for `Tar`.
+    paths: the URL of a bucket or a part of it that ends with "/", whose objects are listed, or of a folder of the hub;
+        a path, a pattern, braces or a list of these, as for `Tar`.
     suffixes: endings of names; other objects are left out. None: all are taken.
     decode: None: bytes. "auto": by the ending of the name, as `Tar` does: images to RGB, txt to str, json, npy. A dict
         of functions of the bytes by ending: {"jpg": f}.

@@ -23,7 +23,8 @@ _PATTERN = re.compile(r"[*?[]")
 def find_files(paths: Any, name: str, storage: Callable[[], str] = lambda: "{}") -> list[str]:
     """Returns the paths of files in order. A path that exists is taken as it is. Otherwise braces stand for several
     names, `{000..127}` or `{a,b}`, and a pattern (`*`, `?`, `[...]`, `**` for folders) for the files that match it,
-    sorted by bytes. A URL has braces, too; a pattern in the URL of a bucket stands for the objects that match it.
+    sorted by bytes. A URL has braces, too; a pattern in the URL of a bucket or of the hub stands for the objects that
+    match it.
     name: of the source, for messages. storage: returns the settings of remote objects.
 
     Raises TypeError, ValueError if there is no path, and FileNotFoundError for a pattern that no file matches.

@@ -16,7 +16,7 @@ from headrace._base.units import in_units
 from headrace._base.warn import warn_user
 from headrace._remote import addresses, settings
 from headrace._remote.command import use_python
-from headrace.sources._listing import Listed, check_scheme
+from headrace.sources._listing import Listed, check_scheme, pin
 from headrace.sources._paths import find_files, warn_of_repeats
 
 _AT_ONCE = 1000  # URLs between two looks for a signal
@@ -104,6 +104,9 @@ class Places:
         urls = [path for path in listed if addresses.is_remote(path)]
         if is_given and not urls:
             raise ValueError(f"{name}: storage is for URLs, but all paths are files of this machine")
+        if any(path.startswith("hf:") for path in urls):
+            listed = pin(listed, settings.write(storage, name), name)
+            urls = [path for path in listed if addresses.is_remote(path)]
         shown = _look(urls, settings.write(storage, name), name) if urls else {}
         self.paths = [shown[path] if path in shown else os.path.abspath(path) for path in listed]
         known = [shown[url] for url in urls]

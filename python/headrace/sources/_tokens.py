@@ -36,7 +36,7 @@ class Tokens(Source):
     """Samples of token files, as int64 arrays.
 
     paths: a path, a pattern (its files are sorted by bytes), braces as in "train_{000..127}.bin", or a list of
-    these; URLs with https, s3, gs and az, too, see docs/sources.md. A file is known by its head or its name:
+    these; URLs with https, s3, gs, az and hf, too, see docs/sources.md. A file is known by its head or its name:
     llm.c's .bin, .npy with one dimension, Megatron's .bin with an .idx file, and nanoGPT's .bin, which has no head and
     is uint16 unless `dtype` says something else.
 

@@ -11,7 +11,7 @@ import pytest
 from headrace import _core
 from remote_runs import end_fetchers
 
-ACCOUNTS = ("AWS_", "AZURE_", "GOOGLE_", "GCE_", "CLOUDSDK_")  # of variables for accounts
+ACCOUNTS = ("AWS_", "AZURE_", "GOOGLE_", "GCE_", "CLOUDSDK_", "HF_", "HUGGING_FACE_")  # of variables for accounts
 
 NO_SERVICE = "127.0.0.1:9"
 
@@ -25,7 +25,8 @@ def remote_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> It
     for name in list(os.environ):
         if name.startswith(ACCOUNTS) or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path / "HOME"))  # without keys
+    for name in ("HF_HOME", "HOME"):  # without a token and keys
+        monkeypatch.setenv(name, str(tmp_path / name))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("GCE_METADATA_HOST", NO_SERVICE)
     monkeypatch.setenv("AZURE_MSI_ENDPOINT", f"http://{NO_SERVICE}")
