@@ -104,9 +104,9 @@ _FILES = (
     "AZURE_FEDERATED_TOKEN_FILE",
     "SSL_CERT_FILE",
 )
-# The fetcher deletes these from its own variables: libraries read them by themselves.
+# The fetcher deletes these from its own variables: libraries read them, and the files that HOME has, by themselves.
 _ACCOUNTS = ("AWS_", "GOOGLE_", "GCE_", "CLOUDSDK_", "AZURE_", "HF_", "HUGGING_FACE_", "STORAGE_EMULATOR_", "SSL_CERT_")
-_MORE_ACCOUNTS = ("SERVICE_ACCOUNT", "IDENTITY_ENDPOINT", "IDENTITY_HEADER", "MSI_ENDPOINT", "MSI_SECRET")
+_MORE_ACCOUNTS = ("HOME", "SERVICE_ACCOUNT", "IDENTITY_ENDPOINT", "IDENTITY_HEADER", "MSI_ENDPOINT", "MSI_SECRET")
 _ENDPOINTS = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     "gs": ("STORAGE_EMULATOR_HOST",),

@@ -338,6 +338,15 @@ def test_google_file_of_another_kind_is_an_error(
         open_source("gs")
 
 
+def test_file_of_gcloud_is_not_read_for_a_public_bucket(server: BucketServer, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "HOME" / ".config" / "gcloud" / "application_default_credentials.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{}")
+    with pytest.raises(PermissionError, match="the credentials of gcloud's file are not of a service account"):
+        open_source("gs")
+    assert_reads(open_source("gs", anonymous=True))
+
+
 # ---- the fetcher's own variables ----
 
 
