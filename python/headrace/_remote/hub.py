@@ -117,7 +117,7 @@ def _commit_of(address: Address, text: str, given: Mapping[str, Any], place: Hub
     known: str | None = _commits.find(key)
     if known is not None:
         return known
-    path = f"/api/{place.kind}/{place.repo}/revision/{quote(place.revision, safe='')}"
+    path = f"/api/{place.kind}/{place.repo}/revision/{quote(place.revision, safe='')}?expand=sha"  # without its files
     found = _get_json(address, given, path)[0]
     commit = found.get("sha") if isinstance(found, dict) else None
     if not isinstance(commit, str) or not addresses.is_commit(commit):
