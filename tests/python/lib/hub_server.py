@@ -72,6 +72,7 @@ class _HubHandler(_Handler):
             self._get_tree(owner, repo, commit, folder)
 
     def _get_tree(self, owner: Any, repo: str, commit: str, folder: str) -> None:
+        owner.pages += 1
         query = parse_qs(urlsplit(self.path).query)
         files = owner.commits[repo, commit]
         inside = [path for path in sorted(files) if path.startswith(f"{folder}/" if folder else "")]
@@ -147,7 +148,7 @@ class HubServer(RemoteServer):
         self.gate, self.token, self.signature = "", "", "one"
         self.link_host = "https://huggingface.invalid"  # the pages are asked for at the endpoint all the same
         self.lies = self.refuses_signed = False
-        self.resolved = self.parts = self.leaks = 0
+        self.pages = self.resolved = self.parts = self.leaks = 0
         super().__init__({})
 
     @property

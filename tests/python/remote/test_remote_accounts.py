@@ -175,6 +175,7 @@ def test_service_is_asked_once(name: str, server: BucketServer, monkeypatch: pyt
 def test_expired_credentials_are_asked_for_once_more(
     name: str, server: BucketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("HEADRACE_REMOTE_QUOTA", "0")  # each sample is a request
     with IdentityServer("tOkEn9-1", "tOkEn9-2") as identity:
         scheme = use_service(name, identity, monkeypatch)
         server.accounts = {"tOkEn9-1": "", "tOkEn9-2": ""}
