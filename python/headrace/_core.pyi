@@ -312,6 +312,8 @@ class Order:
     @staticmethod
     def stream(n: int, seed: int, epoch: int, /) -> Order: ...
     @staticmethod
+    def machines(n: int, world_size: int, machine_ranks: int, is_shuffled: bool, seed: int, epoch: int, /) -> Order: ...
+    @staticmethod
     def torch(
         n: int,
         seed: int,
@@ -481,6 +483,7 @@ class Recording:
         """at_ns, epoch, step (from 1), inside_us (-1: the first of an epoch)."""
 
 def deal(n: int, position: int, world_size: int, rank: int, drop_last: bool, /) -> tuple[int, int, int, int]: ...
+def deal_machines(table: Any, world_size: int, machine_ranks: int, target: Any, /) -> None: ...
 def advance(n: int, position: int, world_size: int, batch_size: int, steps: int, /) -> int: ...
 
 @final
