@@ -114,7 +114,7 @@ HR_API int hr_order_fill(const struct hr_order *order, int64_t first, int64_t st
 
 /* ---- mixtures of sources ---- */
 
-#define HR_MIXTURE_SOURCES_MAX 1024
+#define HR_MIXTURE_SOURCES_MAX 4096
 #define HR_MIXTURE_PERIOD_MAX 65536 /* the most that the shares of the sources add up to */
 #define HR_MIXTURE_RUN 64           /* positions that are shuffled together */
 

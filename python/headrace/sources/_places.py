@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
 from multiprocessing import context
 from typing import Any
@@ -114,18 +115,14 @@ class Places:
         others."""
         warn_of_repeats([path for path in opened or self.paths if not addresses.is_remote(path)], name)
         remote = [path for path in self.paths if addresses.is_remote(path)]
-        repeats = [path for path in dict.fromkeys(remote) if remote.count(path) > 1] if _has_repeats(remote) else []
-        if repeats:
-            warn_user(f"headrace: sources.{name}: {repeats[0]!r} comes twice; its samples are repeated")
+        repeat = next((path for path, count in Counter(remote).items() if count > 1), None)
+        if repeat is not None:
+            warn_user(f"headrace: sources.{name}: {repeat!r} comes twice; its samples are repeated")
 
 
 def _name_of(path: str) -> str:
     """Returns a path without the query of a URL."""
     return path.partition("?")[0] if path.startswith("http") and addresses.is_remote(path) else path
-
-
-def _has_repeats(paths: list[str]) -> bool:
-    return len(set(paths)) < len(paths)
 
 
 def _check(url: str, name: str, storage: str) -> None:
