@@ -87,11 +87,17 @@ class Places:
     them."""
 
     def __init__(
-        self, paths: Any, name: str, storage: Any = None, next_to: str = "", endings: tuple[str, ...] = ()
+        self,
+        paths: Any,
+        name: str,
+        storage: Any = None,
+        next_to: str = "",
+        endings: tuple[str, ...] = (),
+        are_kept: bool = True,
     ) -> None:
         """paths, name: see find_files. storage: settings of remote objects. next_to: the ending of files next to remote
         objects, which are looked for too; if the first object has none, the others are not asked for. endings: of
-        names; (): all files are taken."""
+        names; (): all files are taken. are_kept: what is read of remote objects is kept."""
         is_given = storage is not None
         listed = find_files(paths, name, lambda: settings.write(storage, name))
         if endings:
@@ -107,7 +113,7 @@ class Places:
         if known and next_to:
             known += _look_next_to(urls, settings.write(storage, name), name, next_to)
         self.remote = RemoteObjects(list(dict.fromkeys(known)))
-        if self.remote:
+        if self.remote and are_kept:
             _warn_if_too_large(self.remote.paths, name)
 
     def warn_of_repeats(self, name: str, opened: list[str] | None = None) -> None:

@@ -141,6 +141,21 @@ static void bytes_are_those_of_the_object(void **state) {
     hr__pool_free(pool);
 }
 
+static void what_is_read_once_is_not_kept(void **state) {
+    (void)state;
+    struct hr__pool *pool = open_object();
+    static unsigned char data[OBJECT_BYTES];
+    must(hr__pool_read_once(pool, 0, 65530, data, 3 * 65536));
+    assert_right(data, 65530, 3 * 65536);
+    check(hr__pool_read_now(pool, 0, 65530, data, 3 * 65536) == -EAGAIN);
+    read_one(pool, 0, 65536); /* the same connection goes on, and this is kept */
+    check(hr__pool_read_now(pool, 0, 0, data, 65536) == 0);
+    must(hr__pool_read_once(pool, 0, 10, data, 100));
+    assert_right(data, 10, 100);
+    check(hr__pool_read_once(pool, 0, OBJECT_BYTES - 1, data, 2) == -EIO);
+    hr__pool_free(pool);
+}
+
 static void without_room_bytes_are_sent(void **state) {
     (void)state;
     setenv("TEST_QUOTA", "0", 1);
@@ -394,19 +409,13 @@ int main(int count, char **words) {
     must(hr_remote_use((const char *const[]){own, "--fetch", NULL}));
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
     const struct CMUnitTest tests[] = {
-        TEST(addresses_are_shown_without_secrets),
-        TEST(after_another_boot_only_saved_units_are_kept),
-        TEST(a_failed_sync_saves_nothing),
-        TEST(a_file_that_is_not_right_is_made_again),
-        TEST(bytes_are_those_of_the_object),
-        TEST(without_room_bytes_are_sent),
-        TEST(announced_ranges_are_sent_from_memory),
-        TEST(over_the_quota_what_came_first_stays),
-        TEST(a_full_disk_gives_right_bytes),
-        TEST(a_killed_fetcher_is_replaced),
-        TEST(a_fetcher_that_dies_at_its_start_is_an_error_or_replaced),
-        TEST(a_killed_reader_disturbs_no_other),
-        TEST(forked_children_make_their_own_connection),
+        TEST(addresses_are_shown_without_secrets),  TEST(after_another_boot_only_saved_units_are_kept),
+        TEST(a_failed_sync_saves_nothing),          TEST(a_file_that_is_not_right_is_made_again),
+        TEST(bytes_are_those_of_the_object),        TEST(what_is_read_once_is_not_kept),
+        TEST(without_room_bytes_are_sent),          TEST(announced_ranges_are_sent_from_memory),
+        TEST(over_the_quota_what_came_first_stays), TEST(a_full_disk_gives_right_bytes),
+        TEST(a_killed_fetcher_is_replaced),         TEST(a_fetcher_that_dies_at_its_start_is_an_error_or_replaced),
+        TEST(a_killed_reader_disturbs_no_other),    TEST(forked_children_make_their_own_connection),
         TEST(a_removed_folder_is_no_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
