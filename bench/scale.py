@@ -203,10 +203,9 @@ def of_states() -> Iterator[Found]:
 
     for workers in (0, 2):
         loader = loader_of(RANKS, workers)
-        begun = iter(loader)
-        took = seconds_of(lambda begun=begun: next(begun))
-        del begun
+        took = seconds_of(lambda loader=loader: next(iter(loader)))
         yield Found(f"an epoch begins, {workers} workers: first batch", "rank", took, "s")
+        loader = loader_of(RANKS, workers)
         state = state_after(loader, steps)
         yield Found(f"state_dict in the middle, {workers} workers", "rank", seconds_of(loader.state_dict), "s")
         other = loader_of(RANKS, workers)
