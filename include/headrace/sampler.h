@@ -14,11 +14,11 @@ extern "C" {
 /*
  * Orders of the samples of a dataset, and plans of batches.
  *
- * All functions are pure: they do no I/O and read no clock. Except for those that make a plan or a mixture, they
- * allocate nothing, and use no memory but that of their arguments. The caller owns every struct and every array. The
- * structs hold no resource, so they need no destructor, and may be copied byte by byte; plans and mixtures are the
- * exception, and hr_plan_free and hr_mixture_free free them. Functions that take a pointer to const may run in several
- * threads on the same struct.
+ * All functions are pure: they do no I/O and read no clock. Except for those that make a plan or a mixture, and
+ * hr_deal_machines, they allocate nothing, and use no memory but that of their arguments. The caller owns every struct
+ * and every array. The structs hold no resource, so they need no destructor, and may be copied byte by byte; plans and
+ * mixtures are the exception, and hr_plan_free and hr_mixture_free free them. Functions that take a pointer to const
+ * may run in several threads on the same struct.
  *
  * Sizes, positions and indices are int64_t from 0. A function that can fail returns -EINVAL for an argument that is out
  * of range, sets the message (headrace/error.h), and then changes no output.
@@ -49,8 +49,15 @@ HR_API int hr_mt19937_permute_int64(struct hr_mt19937 *generator, int64_t n, int
 
 /* ---- orders with random access ---- */
 
-/* The source of an order: nothing, a seed, a table of the caller, or a mixture. */
-enum hr_order_kind { HR_ORDER_SEQUENTIAL, HR_ORDER_STREAM, HR_ORDER_INT32, HR_ORDER_INT64, HR_ORDER_MIXTURE };
+/* The source of an order: nothing, a seed, a table of the caller, a mixture, or a seed and a number of machines. */
+enum hr_order_kind {
+    HR_ORDER_SEQUENTIAL,
+    HR_ORDER_STREAM,
+    HR_ORDER_INT32,
+    HR_ORDER_INT64,
+    HR_ORDER_MIXTURE,
+    HR_ORDER_MACHINES
+};
 
 #define HR_STREAM_ROUNDS 6
 #define HR_STREAM_SMALL 4096 /* up to this n a stream order is a table */
@@ -59,11 +66,14 @@ enum hr_order_kind { HR_ORDER_SEQUENTIAL, HR_ORDER_STREAM, HR_ORDER_INT32, HR_OR
  * functions below start it; the fields are theirs. It takes about 8 KiB, whatever n is. */
 struct hr_order {
     int64_t n;
-    uint32_t kind;                   /* enum hr_order_kind */
-    const void *table;               /* HR_ORDER_INT32, HR_ORDER_INT64, HR_ORDER_MIXTURE: borrowed; otherwise NULL */
-    uint64_t left, right;            /* HR_ORDER_STREAM: the sizes of the two halves of a position */
-    uint64_t keys[HR_STREAM_ROUNDS]; /* HR_ORDER_STREAM, n above HR_STREAM_SMALL: one key per round */
-    uint16_t small[HR_STREAM_SMALL]; /* HR_ORDER_STREAM, n up to HR_STREAM_SMALL: the order itself */
+    uint32_t kind;                     /* enum hr_order_kind */
+    const void *table;                 /* HR_ORDER_INT32, HR_ORDER_INT64, HR_ORDER_MIXTURE: borrowed; otherwise NULL */
+    uint64_t left, right;              /* HR_ORDER_STREAM: the sizes of the two halves of a position */
+    uint64_t keys[HR_STREAM_ROUNDS];   /* HR_ORDER_STREAM, n above HR_STREAM_SMALL: one key per round */
+    uint16_t small[HR_STREAM_SMALL];   /* HR_ORDER_STREAM, n up to HR_STREAM_SMALL: the order itself */
+    int64_t world_size, machine_ranks; /* HR_ORDER_MACHINES, and the two below */
+    uint64_t key;
+    bool is_shuffled;
 };
 
 /* The order 0, 1, ..., n-1. -EINVAL: n is negative. */
@@ -90,8 +100,8 @@ HR_API int hr_order_int64(int64_t n, const int64_t *table, struct hr_order *ret_
 /* Returns the index at a position. -EINVAL: the position is not in 0..n-1. */
 HR_API int64_t hr_order_at(const struct hr_order *order, int64_t position);
 
-/* Returns the position of an index: the inverse of hr_order_at. It takes constant time, except in a table or a mixture,
- * which are searched. -EINVAL: the index is not in the order. */
+/* Returns the position of an index: the inverse of hr_order_at. It takes constant time, except in a table, a mixture or
+ * an order of machines, which are searched. -EINVAL: the index is not in the order. */
 HR_API int64_t hr_order_find(const struct hr_order *order, int64_t index);
 
 /*
@@ -104,7 +114,7 @@ HR_API int hr_order_fill(const struct hr_order *order, int64_t first, int64_t st
 
 /* ---- mixtures of sources ---- */
 
-#define HR_MIXTURE_SOURCES_MAX 1024
+#define HR_MIXTURE_SOURCES_MAX 4096
 #define HR_MIXTURE_PERIOD_MAX 65536 /* the most that the shares of the sources add up to */
 #define HR_MIXTURE_RUN 64           /* positions that are shuffled together */
 
@@ -211,6 +221,32 @@ HR_API int hr_deal_rank(int64_t n, int64_t position, int64_t world_size, int64_t
 /* Returns the position after each of world_size ranks has taken `steps` batches of batch_size indices from `position`
  * on; at most n. -EINVAL: as hr_deal_rank, or batch_size is less than 1, or steps is negative. */
 HR_API int64_t hr_deal_advance(int64_t n, int64_t position, int64_t world_size, int64_t batch_size, int64_t steps);
+
+/* ---- machines that keep their samples ---- */
+
+/*
+ * An order for ranks that are dealt to by stride (hr_deal_rank), of which rank r is on machine r / machine_ranks: each
+ * machine gets the same samples in every epoch, in another order, so that it reads only its part of the files. The
+ * order has each of the n samples once. Machine m has neighbouring samples, as many as positions p of the order have
+ * p % world_size / machine_ranks = m: the parts of two machines differ by machine_ranks samples at most.
+ *
+ * Within a machine, the samples are shuffled by seed, epoch and machine (is_shuffled), by the cipher of
+ * hr_order_stream, with 10 rounds for up to 4,096 samples, and 16 up to 32; otherwise they come one after the other. It
+ * depends on the arguments only, and stays the same in later versions. It needs no memory for its indices.
+ *
+ * -EINVAL: n is negative, machine_ranks does not divide world_size, or n + world_size does not fit into an int64_t.
+ */
+HR_API int hr_order_machines(int64_t n, int64_t world_size, int64_t machine_ranks, bool is_shuffled, uint64_t seed,
+                             uint64_t epoch, struct hr_order *ret_order);
+
+/*
+ * Makes the same of an order of the caller, a table of n indices: the samples of a machine come in the order in which
+ * the table has them. ret_table is another table, whose contents are undefined after a failure. It allocates a bit for
+ * each sample, and 8 bytes for each machine, and frees them. -EINVAL: as above, or the table has not each of the
+ * samples 0 to n - 1 once. -ENOMEM.
+ */
+HR_API int hr_deal_machines(const int64_t *table, int64_t n, int64_t world_size, int64_t machine_ranks,
+                            int64_t *ret_table);
 
 /* ---- plans ---- */
 

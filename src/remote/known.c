@@ -20,7 +20,7 @@ struct entry {
     struct entry *by_path, *by_url; /* the next ones in their lists */
 };
 
-enum { LISTS = 1 << 14 };
+enum { LISTS = 1 << 18 }; /* a million objects make lists of four; pages that are not used take no memory */
 
 static _Atomic(struct entry *) path_lists[LISTS], url_lists[LISTS];
 

@@ -4,10 +4,13 @@
 
 #include "random.h"
 
+#include <headrace/sampler.h>
 #include <stdint.h>
 
-/* The rounds of the generalised Feistel cipher (see hr_order_stream), for stream orders and for mixtures. A number
- * below left * right is written as two halves, at.left + left * at.right. */
+/* The rounds of the generalised Feistel cipher (see hr_order_stream), for stream orders, mixtures and orders of
+ * machines. A number below left * right is written as two halves, at.left + left * at.right. */
+
+#define HR_FEISTEL_MOST_ROUNDS 16
 
 struct hr__halves {
     uint64_t left, right;
@@ -36,6 +39,13 @@ static inline uint64_t hr__feistel_left(uint64_t n) {
         if (larger * larger < n) root = larger;
     }
     return root + 1;
+}
+
+/* Returns the rounds for numbers below `size` where no table is made of small ones. The smaller the halves are, the
+ * more rounds they need, until no pair of positions prefers some samples. */
+static inline int hr__feistel_rounds(int64_t size) {
+    enum { SMALL = 32, ROUNDS = 10 };
+    return size > HR_STREAM_SMALL ? HR_STREAM_ROUNDS : size > SMALL ? ROUNDS : HR_FEISTEL_MOST_ROUNDS;
 }
 
 static inline uint64_t hr__feistel_right(uint64_t n, uint64_t left) {

@@ -50,12 +50,6 @@ static int fail_too_long(const char *what) {
 
 /* ---- the table of a period ---- */
 
-/* The smaller the halves are, the more rounds they need, until no pair of positions prefers some samples. */
-static int rounds_for(int64_t size) {
-    enum { SMALL = 32, ROUNDS = 10 };
-    return size > HR_STREAM_SMALL ? HR_STREAM_ROUNDS : size > SMALL ? ROUNDS : HR_MIXTURE_ROUNDS;
-}
-
 static void begin_sources(struct hr_mixture *mixture, const struct hr_mixture_source *sources, uint64_t seed,
                           const uint32_t *shares) {
     for (uint32_t i = 0; i < mixture->source_count; i++) {
@@ -67,7 +61,7 @@ static void begin_sources(struct hr_mixture *mixture, const struct hr_mixture_so
         source->key = hr__mixed_seed(seed, hr__hash(sources[i].name, strlen(sources[i].name), 0));
         source->left = hr__feistel_left((uint64_t)source->size);
         source->right = hr__feistel_right((uint64_t)source->size, source->left);
-        source->rounds = rounds_for(source->size);
+        source->rounds = hr__feistel_rounds(source->size);
     }
 }
 

@@ -2,11 +2,11 @@
 #ifndef HR_SAMPLER_MIXTURE_H
 #define HR_SAMPLER_MIXTURE_H
 
+#include "feistel.h"
+
 #include <headrace/sampler.h>
 
 /* The parts of a mixture (see hr_mixture_new), for the files of the sampler. */
-
-#define HR_MIXTURE_ROUNDS 16 /* at most, of a source's order */
 
 /* A position of the period: its source, and how many positions before it in the period have that source. */
 struct hr__turn {
@@ -22,7 +22,7 @@ struct hr__mixed {
     uint64_t left, right; /* the halves of a number below `size` */
     uint32_t share;       /* positions of the period */
     int rounds;
-    uint64_t keys[HR_MIXTURE_ROUNDS]; /* of the order of `first_pass` */
+    uint64_t keys[HR_FEISTEL_MOST_ROUNDS]; /* of the order of `first_pass` */
 };
 
 struct hr_mixture {

@@ -110,7 +110,7 @@ struct lane {
     const uint64_t *keys;
     struct hr__halves at;
     int64_t added;
-    uint64_t later_keys[HR_MIXTURE_ROUNDS];
+    uint64_t later_keys[HR_FEISTEL_MOST_ROUNDS];
 };
 
 /* A division of 32 bits takes a third of the time. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Orders with random access: sequential, stream, a table or a mixture. */
+/* Orders with random access: sequential, stream, a table, a mixture, or one of machines. */
 #include "check.h"
+#include "machines.h"
 #include "mixture.h"
 #include "stream.h"
 
@@ -47,6 +48,7 @@ static int64_t look(const struct hr_order *order, int64_t position) {
     if (order->kind == HR_ORDER_INT64) return ((const int64_t *)order->table)[position];
     if (order->kind == HR_ORDER_SEQUENTIAL) return position;
     if (order->kind == HR_ORDER_MIXTURE) return hr__mixture_at(order->table, position);
+    if (order->kind == HR_ORDER_MACHINES) return hr__machines_at(order, position);
     return is_small(order) ? order->small[position] : (int64_t)hr__stream_at(order, (uint64_t)position);
 }
 
@@ -90,6 +92,10 @@ int hr_order_fill(const struct hr_order *order, int64_t first, int64_t step, int
     }
     if (order->kind == HR_ORDER_MIXTURE) {
         hr__mixture_fill(order->table, position, forward, count, ret_indices);
+        return 0;
+    }
+    if (order->kind == HR_ORDER_MACHINES) {
+        hr__machines_fill(order, position, forward, count, ret_indices);
         return 0;
     }
     for (int64_t i = 0; i < count; i++) {

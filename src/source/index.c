@@ -211,7 +211,10 @@ static uint64_t file_of(const hr_index *index, uint64_t number) {
 int hr__index_sample(const hr_index *index, uint64_t number, struct hr__sample *ret_sample) {
     uint64_t count = index->starts ? index->head->start_count : index->head->entry_count;
     if (number >= count) return hr__fail(-ERANGE, "source: there is no sample %" PRIu64 " of %" PRIu64, number, count);
-    uint64_t which = file_of(index, number);
+    return hr__index_sample_of(index, file_of(index, number), number, ret_sample);
+}
+
+int hr__index_sample_of(const hr_index *index, uint64_t which, uint64_t number, struct hr__sample *ret_sample) {
     const struct hr_index_file *file = &index->files[which];
     uint64_t place = number - file->first_sample, first = place, end = place + 1;
     if (index->starts) {

@@ -63,6 +63,8 @@ struct hr__sample {
 };
 /* Finds a sample. -ERANGE: there is no such sample. -EINVAL: the index is damaged. With a message. */
 int hr__index_sample(const hr_index *index, uint64_t number, struct hr__sample *ret_sample);
+/* The same for a sample that is known to be of a file. */
+int hr__index_sample_of(const hr_index *index, uint64_t file, uint64_t number, struct hr__sample *ret_sample);
 
 /* A block that is filled by the caller: sizes in the head (file_count to name_bytes), which gets the rest. */
 int hr__index_new(const struct hr__index_head *sizes, hr_index **ret_index);

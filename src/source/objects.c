@@ -68,6 +68,13 @@ int hr_objects_read(const hr_objects *objects, uint64_t number, void *memory) {
     return hr__pool_read(objects->pool, (uint32_t)number, 0, memory, bytes);
 }
 
+int hr_objects_read_part(const hr_objects *objects, uint64_t number, uint64_t at, uint64_t bytes, void *memory) {
+    uint64_t file_bytes;
+    if (!hr_objects_look(objects, number, &file_bytes) || at > file_bytes || bytes > file_bytes - at)
+        return hr__fail(-ERANGE, "source: file %" PRIu64 " has no %" PRIu64 " bytes at %" PRIu64, number, bytes, at);
+    return bytes ? hr__pool_read_once(objects->pool, (uint32_t)number, at, memory, bytes) : 0;
+}
+
 void hr_objects_ask(const hr_objects *objects, const int64_t *numbers, size_t count) {
     uint64_t bytes;
     for (size_t i = 0; i < count; i++)

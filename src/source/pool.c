@@ -211,9 +211,9 @@ static int cannot_get(const struct hr__pool_file *file, uint64_t at, uint64_t by
 }
 
 /* Reads what is kept, else asks the fetcher. What it has then fetched is in the file, or if the file of this process is
- * another one, or cannot be read, it sends the bytes. */
+ * another one, or cannot be read, it sends the bytes. once: it sends them anyway, and does not keep them. */
 static int read_remote(struct hr__pool *pool, struct hr__pool_file *file, uint64_t at,
-                       const struct hr__read_part *places, size_t count, uint64_t bytes) {
+                       const struct hr__read_part *places, size_t count, uint64_t bytes, bool once) {
     struct hr__read_part left[HR__READ_PARTS_MOST];
     bool is_direct = false;
     if (at > file->first.bytes || bytes > file->first.bytes - at || count > HR__READ_PARTS_MOST)
@@ -231,7 +231,7 @@ static int read_remote(struct hr__pool *pool, struct hr__pool_file *file, uint64
             is_direct = true;
             memcpy(left, places, count * sizeof *left);
         }
-        r = hr__remote_get(file->remote, at, bytes, is_direct, left, count);
+        r = hr__remote_get(file->remote, at, bytes, is_direct || once, left, count);
         if (r < 0) return cannot_get(file, at, bytes, r);
         if (r == 1) return 0;
         fd = take_kept(pool, file, at, bytes);
@@ -264,7 +264,7 @@ static int cannot_read(const struct hr__pool_file *file, uint64_t at, uint64_t b
 
 int hr__pool_read(struct hr__pool *pool, uint32_t number, uint64_t at, void *data, size_t bytes) {
     struct hr__pool_file *file = &pool->files[number];
-    if (file->remote) return read_remote(pool, file, at, &(struct hr__read_part){data, bytes}, 1, bytes);
+    if (file->remote) return read_remote(pool, file, at, &(struct hr__read_part){data, bytes}, 1, bytes, false);
     int fd = take_checked(pool, file);
     if (fd < 0) return hr__fail_more(fd, "source: wanted %zu bytes at offset %" PRIu64, bytes, at);
     int r = hr__fail_at("source_read");
@@ -273,12 +273,18 @@ int hr__pool_read(struct hr__pool *pool, uint32_t number, uint64_t at, void *dat
     return r < 0 ? cannot_read(file, at, bytes, r) : 0;
 }
 
+int hr__pool_read_once(struct hr__pool *pool, uint32_t number, uint64_t at, void *data, size_t bytes) {
+    struct hr__pool_file *file = &pool->files[number];
+    if (!file->remote) return hr__pool_read(pool, number, at, data, bytes);
+    return read_remote(pool, file, at, &(struct hr__read_part){data, bytes}, 1, bytes, true);
+}
+
 int hr__pool_read_parts(struct hr__pool *pool, uint32_t number, uint64_t at, struct hr__read_part *places,
                         size_t count) {
     struct hr__pool_file *file = &pool->files[number];
     uint64_t bytes = 0;
     for (size_t i = 0; i < count; i++) bytes += places[i].bytes;
-    if (file->remote) return read_remote(pool, file, at, places, count, bytes);
+    if (file->remote) return read_remote(pool, file, at, places, count, bytes, false);
     int fd = take_checked(pool, file);
     if (fd < 0) return hr__fail_more(fd, "source: wanted what is at offset %" PRIu64, at);
     int r = hr__fail_at("source_read");

@@ -61,6 +61,9 @@ int hr__pool_add_known(struct hr__pool *pool, const char *path, const struct hr_
  * a message that names file, offset, and what to do. */
 int hr__pool_read(struct hr__pool *pool, uint32_t number, uint64_t at, void *data, size_t bytes);
 
+/* The same of what is needed once: of a remote object, what is not kept already is not kept. */
+int hr__pool_read_once(struct hr__pool *pool, uint32_t number, uint64_t at, void *data, size_t bytes);
+
 /* The same, to several places: see hr__read_parts. */
 int hr__pool_read_parts(struct hr__pool *pool, uint32_t number, uint64_t at, struct hr__read_part *places,
                         size_t count);

@@ -68,12 +68,12 @@ static void note(struct fault *fault, uint64_t sample) {
 }
 
 /* Looks at the entries of a sample. Returns true if it can be used; negative errno: the index is damaged. */
-static int judge(struct selection *selection, uint64_t number) {
+static int judge(struct selection *selection, uint64_t file, uint64_t number) {
     hr_tar *tar = selection->tar;
     struct hr__sample sample;
     bool is_repeated = false;
     size_t found = 0;
-    int r = hr__index_sample(tar->index, number, &sample);
+    int r = hr__index_sample_of(tar->index, file, number, &sample);
     if (r < 0) return r;
     for (uint64_t i = sample.first; i < sample.first + sample.count; i++) {
         struct hr__tar_entry entry = hr__tar_unpack(tar->index->entries[i]);
@@ -102,19 +102,26 @@ static int leave_out(hr_tar *tar, uint64_t number, uint64_t total) {
     return 0;
 }
 
-static int judge_all(struct selection *selection) {
+static int judge_file(struct selection *selection, uint64_t which, uint64_t total) {
     hr_tar *tar = selection->tar;
-    struct hr_index_info info;
-    hr_index_look(tar->index, &info);
-    for (uint64_t i = 0; i < info.sample_count; i++) {
-        int r = judge(selection, i);
-        if (r == 0) r = leave_out(tar, i, info.sample_count);
+    const struct hr_index_file *file = &tar->index->files[which];
+    for (uint64_t i = file->first_sample; i < file->first_sample + file->sample_count; i++) {
+        int r = judge(selection, which, i);
+        if (r == 0) r = leave_out(tar, i, total);
         if (r < 0) return r;
         if (r == 0) continue;
         if (tar->selected) tar->selected[tar->sample_count] = i;
         tar->sample_count++;
     }
     return 0;
+}
+
+static int judge_all(struct selection *selection) {
+    struct hr_index_info info;
+    hr_index_look(selection->tar->index, &info);
+    int r = 0;
+    for (uint64_t i = 0; r == 0 && i < info.file_count; i++) r = judge_file(selection, i, info.sample_count);
+    return r;
 }
 
 /* ---- what is wrong with them ---- */

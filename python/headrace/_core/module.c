@@ -107,6 +107,10 @@ static PyMethodDef methods[] = {
      "deal(n, position, world_size, rank, drop_last) -> (first, step, count, once)\n\nReturns the part of a rank of "
      "what is left of an order of n samples from `position` on, as positions modulo n; the first `once` of them are no "
      "repeats. See hr_deal_rank."},
+    {"deal_machines", deal_machines, METH_VARARGS,
+     "deal_machines(table, world_size, machine_ranks, target)\n\nWrites the indices of a table to another one, so that "
+     "each machine keeps its samples. Both are buffers of int64. Raises ValueError if the table has not each sample "
+     "once. See hr_deal_machines."},
     {"advance", deal_advance, METH_VARARGS,
      "advance(n, position, world_size, batch_size, steps) -> int\n\nReturns the position after so many steps. See "
      "hr_deal_advance."},

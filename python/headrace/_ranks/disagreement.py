@@ -74,7 +74,7 @@ _FIELDS = {
         "one of their own",
         "a sampler that draws from a generator of each rank has another order in each; use headrace.torch.per_rank, or "
         "seed the sampler equally in all ranks; for a headrace.Plan measure the lengths once and give all ranks the "
-        "same ones, and the same order",
+        "same ones, and the same order; with stay= of per_rank give all ranks the same number of ranks of a machine",
     ),
 }
 _MANY = 8  # so many ranks are listed

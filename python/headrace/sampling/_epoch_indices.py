@@ -249,6 +249,11 @@ class EpochIndices:
     def was_loaded(self, state: State) -> None:
         """Called when a state was found to fit, which the next epoch continues. Raises StateError."""
 
+    def going_on(self, state: State) -> EpochIndices:
+        """Returns the indices with which the epoch of a state goes on after its first steps: with the order that it
+        began with, if the sampler would begin another one now."""
+        return self
+
     def continues(self, segment: Segment) -> None:
         """Called when an epoch goes on with a segment of a state that divides the order as this object does."""
 

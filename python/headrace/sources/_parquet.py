@@ -3,20 +3,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
 import os
 import re
 import urllib.parse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from headrace._base.warn import warn_user
+from headrace._remote.addresses import is_remote
 from headrace.sources._arrow import Arrow, _check_names, need_pyarrow, open_stream
+from headrace.sources._parquet_files import ParquetFiles
 from headrace.sources._parquet_types import unify
-from headrace.sources._paths import find_files, name_for_cache, warn_of_repeats
+from headrace.sources._paths import name_for_cache
+from headrace.sources._places import Places
 
 _NAME = "Parquet"
 _VERSION = 2  # of what is made of the files, in the cache
@@ -28,18 +30,21 @@ _warned: set[str] = set()
 class Parquet(Arrow):
     """Samples are the rows of Parquet files, as those of sources.Arrow.
 
-    paths: a path, a pattern (its files are sorted by bytes), braces as in "part-{000..127}.parquet", or a list.
+    paths: a path, a pattern (its files are sorted by bytes), braces as in "part-{000..127}.parquet", or a list; URLs
+        as https://host/name and s3://bucket/name, too, of which only the footers and the columns are fetched.
     columns: the names of the columns that are decoded, in this order; None: all. keep_dtypes: see Arrow.
     partitions: names of columns that the folders of the files have, as in "year=2024/part-0.parquet": integers if all
         of them are, otherwise text. Without columns, they come behind those of the files.
     keep: how long the decoded rows stay, as for headrace.cache: "disk", in a file; in memory "boot" or "job".
+    storage: settings of remote objects, see docs/sources.md: region, endpoint, keys, headers, retry_s and others.
 
     All files have the same columns, in the order of the first one. Types that differ only in how values are stored (not
     null, smaller integers, large strings, a column of nulls) become one; other differences are an error.
 
     The first process of a machine decodes the files, one group of rows after the other, into headrace.cache; all
-    others map it. It is made again if a file has another size, time or inode. `headrace cache ls` shows
-    it, and `headrace cache rm` deletes it. Without a folder that can be written, the rows are kept in memory.
+    others map it. It is made again if a file has another size, time or inode, or a remote object another version.
+    `headrace cache ls` shows it, and `headrace cache rm` deletes it. Without a folder that can be written, the rows are
+    kept in memory.
 
     Raises ImportError without pyarrow, OSError for files that cannot be opened, ValueError for files of different
     columns or that are damaged.
@@ -55,18 +60,21 @@ class Parquet(Arrow):
         partitions: Sequence[str] = (),
         keep_dtypes: bool = False,
         keep: str = "disk",
+        storage: Mapping[str, Any] | None = None,
     ) -> None:
         need_pyarrow(_NAME)
         self._keep = keep
-        self._files = [os.path.abspath(path) for path in find_files(paths, _NAME)]
+        places = Places(paths, _NAME, storage, are_kept=False)
+        self._files = places.paths
         self._partitions = _check_names(partitions) if partitions else ()
         wanted = None if columns is None else _check_names(columns)
-        warn_of_repeats(self._files, _NAME)
-        super().__init__(self._decoded(wanted), columns=columns, keep_dtypes=keep_dtypes)
+        places.warn_of_repeats(_NAME)
+        super().__init__(self._decoded(wanted, places), columns=columns, keep_dtypes=keep_dtypes)
 
-    def _decoded(self, wanted: tuple[str, ...] | None) -> Any:
-        """Returns the table of all files, from the cache."""
-        key = json.dumps([self._files, wanted, self._partitions])
+    def _decoded(self, wanted: tuple[str, ...] | None, places: Places) -> Any:
+        """Returns the table of all files, from the cache. The names of remote objects have their versions."""
+        versions = [places.remote.names()] if places.remote else []
+        key = json.dumps([self._files, wanted, self._partitions, *versions])
         name = f"parquet-{name_for_cache(self._files[0])}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
         self._data = self._obtain(name, _Reader(self._files, wanted, self._partitions))
         return open_stream(self._data)
@@ -76,9 +84,10 @@ class Parquet(Arrow):
         from headrace._cache.interface import cache
 
         keeps = list(dict.fromkeys((self._keep, "boot")))
+        local = sorted({path for path in self._files if not is_remote(path)})
         for keep in keeps:
             try:
-                return cache(name, reader.decode, version=_VERSION, sources=sorted(set(self._files)), keep=keep)
+                return cache(name, reader.decode, version=_VERSION, sources=local, keep=keep)
             except (OSError, MemoryError, RuntimeError) as error:
                 is_full = isinstance(error, MemoryError) or getattr(error, "errno", 0) in (errno.ENOSPC, errno.ENOMEM)
                 if reader.has_failed or (is_full and keep == keeps[-1]):  # there is no room for them in memory at all
@@ -130,28 +139,30 @@ class _Reader:
 
     def __init__(self, files: Sequence[str], columns: Sequence[str] | None, partitions: Sequence[str]) -> None:
         self._files, self._columns, self._partitions = files, columns, partitions
+        self._of_files = None if columns is None else [name for name in columns if name not in partitions]
         self.has_failed = False
 
     def decode(self) -> Iterator[Any]:
         """Gives a stream of Arrow's IPC format in arrays of uint8, one for each group of rows."""
         try:
-            yield from self._decode()
+            with ParquetFiles(self._files, _NAME, self._of_files) as files:
+                yield from self._decode(files)
         except GeneratorExit:
             raise
         except BaseException:
             self.has_failed = True
             raise
 
-    def _decode(self) -> Iterator[Any]:
+    def _decode(self, files: ParquetFiles) -> Iterator[Any]:
         import numpy as np
 
         pyarrow = need_pyarrow(_NAME)
         folders = _values_of_folders(self._files, self._partitions)
-        schema = self._schema(folders)
+        schema = self._schema(files, folders)
         sink = _Sink()
         with pyarrow.ipc.new_stream(pyarrow.PythonFile(sink, "w"), schema) as writer:
             for number, path in enumerate(self._files):
-                for table in self._groups(path):
+                for table in self._groups(files, path):
                     for name, values in folders.items():
                         if name in schema.names:
                             column = pyarrow.repeat(pyarrow.scalar(values[number], schema.field(name).type), len(table))
@@ -160,40 +171,40 @@ class _Reader:
                     yield np.frombuffer(sink.take(), np.uint8)
         yield np.frombuffer(sink.take(), np.uint8)
 
-    def _groups(self, path: str) -> Iterator[Any]:
+    def _groups(self, files: ParquetFiles, path: str) -> Iterator[Any]:
         """Gives the groups of rows of a file. pyarrow's own threads are not used, because a process that is forked
         while they read hangs."""
         pyarrow = need_pyarrow(_NAME)
-        names = None if self._columns is None else [name for name in self._columns if name not in self._partitions]
-        with _open_file(path) as file:
+        with files.open(path) as file:
             for group in range(file.num_row_groups):
+                files.begin_groups(path, group)
                 if not file.metadata.row_group(group).num_rows:
                     continue
                 try:
-                    yield file.read_row_group(group, columns=names, use_threads=False)
+                    yield file.read_row_group(group, columns=self._of_files, use_threads=False)
                 except pyarrow.ArrowException as error:
                     raise ValueError(
                         f"{_NAME}: group {group} of the rows of {path} cannot be decoded: {error}; the file is "
                         "damaged, so write it again"
                     ) from None
 
-    def _schema(self, folders: dict[str, list[Any]]) -> Any:
+    def _schema(self, files: ParquetFiles, folders: dict[str, list[Any]]) -> Any:
         """Returns the columns of all files together, and of their folders."""
         pyarrow = need_pyarrow(_NAME)
         of_folders = {name: pyarrow.array(values).type for name, values in folders.items()}
         found: dict[str, Any] = {}
         first = ""
-        for path in [path for path in self._files if _count_rows(path)] or self._files[:1]:
-            mine = self._columns_of(path, of_folders)
+        for path in [path for path in self._files if _count_rows(files, path)] or self._files[:1]:
+            mine = self._columns_of(files, path, of_folders)
             found = _unify_all(found, first, mine, path) if first else mine
             first = first or path
         found |= {name: kind for name, kind in of_folders.items() if self._columns is None or name in self._columns}
         names = found if self._columns is None else self._columns
         return pyarrow.schema([pyarrow.field(name, found[name]) for name in names])
 
-    def _columns_of(self, path: str, of_folders: dict[str, Any]) -> dict[str, Any]:
+    def _columns_of(self, files: ParquetFiles, path: str, of_folders: dict[str, Any]) -> dict[str, Any]:
         """Returns the types of the columns of a file that are wanted, by name."""
-        with _open_file(path) as file:
+        with files.open(path) as file:
             schema = file.schema_arrow
         wanted = schema.names if self._columns is None else [one for one in self._columns if one not in of_folders]
         missing = [name for name in wanted if name not in schema.names]
@@ -205,20 +216,8 @@ class _Reader:
         return {name: schema.field(name).type for name in wanted}
 
 
-@contextlib.contextmanager
-def _open_file(path: str) -> Iterator[Any]:
-    """Opens a file for pyarrow, which does not take each name that a file may have."""
-    pyarrow = need_pyarrow(_NAME)
-    with open(path, "rb") as data:
-        try:
-            file = pyarrow.parquet.ParquetFile(data)
-        except pyarrow.ArrowException as error:
-            raise ValueError(f"{_NAME}: {path} is no Parquet file, or it is damaged: {error}") from None
-        yield file
-
-
-def _count_rows(path: str) -> int:
-    with _open_file(path) as file:
+def _count_rows(files: ParquetFiles, path: str) -> int:
+    with files.open(path) as file:
         return int(file.metadata.num_rows)
 
 

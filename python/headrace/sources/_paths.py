@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import glob
 import itertools
+import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace._base.warn import warn_user
 from headrace._remote.addresses import is_listed, is_remote
 
-_MOST = 1_000_000  # files that braces may stand for
+_MOST = 10_000_000  # files that braces may stand for
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _NESTED = re.compile(r"\{[^{}]*\{[^{}]*\}[^{}]*\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
@@ -87,29 +88,23 @@ def _match_remote(url: str, name: str, storage: Callable[[], str]) -> list[str]:
 
 
 def _expand_braces(path: str, name: str) -> list[str]:
-    """Replaces braces from the left, so that the last ones vary fastest."""
+    """Replaces braces that stand for several names; others belong to a name. The last ones vary fastest."""
     if _NESTED.search(path):
         raise ValueError(f"{name}: {path!r} has braces within braces; give a list of paths")
-    paths = [path]
-    while any(_find_braces(one) for one in paths):
-        paths = list(itertools.islice((expanded for one in paths for expanded in _expand_first(one)), _MOST + 1))
-        if len(paths) > _MOST:
-            raise ValueError(f"{name}: {path!r} stands for more than {_MOST:,} files")
-    return paths
+    braces = [match for match in _BRACES.finditer(path) if _RANGE.fullmatch(match[1]) or "," in match[1]]
+    if math.prod(_count_words(match[1]) for match in braces) > _MOST:
+        raise ValueError(f"{name}: {path!r} stands for more than {_MOST:,} files")
+    parts: list[Iterable[str]] = []
+    end = 0
+    for match in braces:
+        parts += [(path[end : match.start()],), _list_words(match[1])]
+        end = match.end()
+    return ["".join(words) for words in itertools.product(*parts, (path[end:],))]
 
 
-def _find_braces(path: str) -> re.Match[str] | None:
-    """Finds the first braces that stand for several names; others belong to a name."""
-    return next((match for match in _BRACES.finditer(path) if _RANGE.fullmatch(match[1]) or "," in match[1]), None)
-
-
-def _expand_first(path: str) -> Iterator[str]:
-    match = _find_braces(path)
-    if match is None:
-        yield path
-        return
-    for word in _list_words(match[1]):
-        yield path[: match.start()] + word + path[match.end() :]
+def _count_words(inside: str) -> int:
+    numbers = _RANGE.fullmatch(inside)
+    return inside.count(",") + 1 if numbers is None else abs(int(numbers[2]) - int(numbers[1])) + 1
 
 
 def _list_words(inside: str) -> Iterable[str]:

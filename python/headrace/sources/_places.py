@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
 from multiprocessing import context
 from typing import Any
@@ -90,11 +91,17 @@ class Places:
     them."""
 
     def __init__(
-        self, paths: Any, name: str, storage: Any = None, next_to: str = "", endings: tuple[str, ...] = ()
+        self,
+        paths: Any,
+        name: str,
+        storage: Any = None,
+        next_to: str = "",
+        endings: tuple[str, ...] = (),
+        are_kept: bool = True,
     ) -> None:
         """paths, name: see find_files. storage: settings of remote objects. next_to: the ending of files next to remote
         objects, which are looked for too; if the first object has none, the others are not asked for. endings: of
-        names; (): all files are taken."""
+        names; (): all files are taken. are_kept: what is read of remote objects is kept."""
         is_given = storage is not None
         listed = find_files(paths, name, lambda: settings.write(storage, name))
         if endings:
@@ -113,7 +120,7 @@ class Places:
         if known and next_to:
             known += _look_next_to(urls, settings.write(storage, name), name, next_to)
         self.remote = RemoteObjects(list(dict.fromkeys(known)))
-        if self.remote:
+        if self.remote and are_kept:
             _warn_if_too_large(self.remote.paths, name)
 
     def warn_of_repeats(self, name: str, opened: list[str] | None = None) -> None:
@@ -121,18 +128,14 @@ class Places:
         others."""
         warn_of_repeats([path for path in opened or self.paths if not addresses.is_remote(path)], name)
         remote = [path for path in self.paths if addresses.is_remote(path)]
-        repeats = [path for path in dict.fromkeys(remote) if remote.count(path) > 1] if _has_repeats(remote) else []
-        if repeats:
-            warn_user(f"headrace: sources.{name}: {repeats[0]!r} comes twice; its samples are repeated")
+        repeat = next((path for path, count in Counter(remote).items() if count > 1), None)
+        if repeat is not None:
+            warn_user(f"headrace: sources.{name}: {repeat!r} comes twice; its samples are repeated")
 
 
 def _name_of(path: str) -> str:
     """Returns a path without the query of a URL."""
     return path.partition("?")[0] if path.startswith("http") and addresses.is_remote(path) else path
-
-
-def _has_repeats(paths: list[str]) -> bool:
-    return len(set(paths)) < len(paths)
 
 
 def _look(urls: Sequence[str], storage: str, name: str) -> dict[str, str]:

@@ -166,6 +166,21 @@ static void bytes_are_those_of_the_object(void **state) {
     hr__pool_free(pool);
 }
 
+static void what_is_read_once_is_not_kept(void **state) {
+    (void)state;
+    struct hr__pool *pool = open_object();
+    static unsigned char data[OBJECT_BYTES];
+    must(hr__pool_read_once(pool, 0, 65530, data, 3 * 65536));
+    assert_right(data, 65530, 3 * 65536);
+    check(hr__pool_read_now(pool, 0, 65530, data, 3 * 65536) == -EAGAIN);
+    read_one(pool, 0, 65536); /* the same connection goes on, and this is kept */
+    check(hr__pool_read_now(pool, 0, 0, data, 65536) == 0);
+    must(hr__pool_read_once(pool, 0, 10, data, 100));
+    assert_right(data, 10, 100);
+    check(hr__pool_read_once(pool, 0, OBJECT_BYTES - 1, data, 2) == -EIO);
+    hr__pool_free(pool);
+}
+
 static void without_room_bytes_are_sent(void **state) {
     (void)state;
     setenv("TEST_QUOTA", "0", 1);
@@ -444,6 +459,7 @@ int main(int count, char **words) {
         TEST(a_failed_sync_saves_nothing),
         TEST(a_file_that_is_not_right_is_made_again),
         TEST(bytes_are_those_of_the_object),
+        TEST(what_is_read_once_is_not_kept),
         TEST(without_room_bytes_are_sent),
         TEST(announced_ranges_are_sent_from_memory),
         TEST(over_the_quota_what_came_first_stays),

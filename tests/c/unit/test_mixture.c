@@ -171,8 +171,8 @@ static void wrong_arguments_are_refused(void **state) {
     struct hr_mixture_settings settings = settings_of(10), endless = settings_of(0), late = settings_of(INT64_MAX);
     struct hr_mixture_settings unknown = {(enum hr_mixture_until)7, 0, 0, 0};
     struct hr_mixture_source one[] = {{"a", 5, 1}}, two[] = {{"a", 5, 1}, {"a", 5, 1}};
-    assert_fails(hr_mixture_new(one, 0, &settings, &mixture), "the mixture has 0 sources; give 1 to 1024");
-    assert_fails(hr_mixture_new(one, 1025, &settings, &mixture), "the mixture has 1025 sources");
+    assert_fails(hr_mixture_new(one, 0, &settings, &mixture), "the mixture has 0 sources; give 1 to 4096");
+    assert_fails(hr_mixture_new(one, 4097, &settings, &mixture), "the mixture has 4097 sources");
     assert_fails(hr_mixture_new(two, 2, &settings, &mixture), "two sources of the mixture have the name a");
     assert_fails(hr_mixture_new(one, 1, &endless, &mixture), "the length of the mixture is 0; give 1 or more");
     assert_fails(hr_mixture_new(one, 1, &unknown, &mixture), "until is 7; give a value of enum hr_mixture_until");

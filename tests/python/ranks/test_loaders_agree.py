@@ -126,6 +126,12 @@ epochs(lambda: DataLoader(range(8), 2, sampler=per_rank(order)))
     assert first == second and "order" in first
 
 
+def test_machines_with_different_numbers_of_ranks_are_found(tmp_path: pathlib.Path) -> None:
+    code = "epochs(lambda: DataLoader(range(8), 2, sampler=per_rank(range(8), stay=1 + RANK)))"
+    first, second = run_ranks(tmp_path, 2, LOADERS + code)
+    assert first == second and "give all ranks the same number of ranks of a machine" in first
+
+
 def test_datasets_of_different_sizes_are_named(tmp_path: pathlib.Path) -> None:
     code = "epochs(lambda: DataLoader(range(64 + RANK), 4, sampler=DistributedSampler(range(64 + RANK))))"
     first, second = run_ranks(tmp_path, 2, LOADERS + code)

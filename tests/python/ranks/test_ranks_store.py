@@ -6,6 +6,8 @@ from __future__ import annotations
 import pathlib
 import socket
 
+import pytest
+from headrace.torch._ranks import store
 from loaders import needs_failpoints, only_headrace
 from rank_scripts import environments, run_ranks, started
 
@@ -130,3 +132,26 @@ dist.barrier()
         first, second, reason = printed.splitlines()
         assert "epoch 0: rank 0 has 77 batches, rank 1 has 78; " in first and second == "fine"
         assert reason.startswith("board: a failpoint turns it off; the store of torch.distributed failed: ")
+
+
+@pytest.mark.parametrize(("processes", "most_s"), [(2, 0.02), (4096, 0.1024)])
+def test_many_ranks_ask_the_store_less_often(processes: int, most_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store answers one request at a time, so the ranks that wait for others must not be all that it does."""
+    slept: list[float] = []
+
+    class Waiting:
+        def add(self, key: str, count: int) -> int:
+            return count
+
+        def append(self, key: str, text: str) -> None:
+            pass
+
+        def compare_set(self, key: str, expected: str, wanted: str) -> bytes:
+            return b"text\n"
+
+    monkeypatch.setattr(store.groups, "default_store", Waiting)
+    monkeypatch.setattr(store.groups, "default_group_size", lambda: processes)
+    monkeypatch.setattr(store.time, "sleep", slept.append)
+    monkeypatch.setattr(store.time, "monotonic", lambda: sum(slept))
+    assert store.GroupStore().gather("key", "text", 1, 10.0) == (0, ["text"])
+    assert max(slept) == pytest.approx(most_s) and sum(slept) >= 10.0

@@ -225,10 +225,10 @@ def test_huge_sources_are_mixed() -> None:
     assert mix.epoch == 2**20 and list(mix[:5000]) == list(indices)
 
 
-def test_sources_up_to_1024_are_mixed() -> None:
-    weights = {str(number): 1 + number % 3 for number in range(1024)}
-    assert set(sources_of(mix := mixture(weights, size=3, length=4096), mix)) == set(range(1024))
-    with pytest.raises(ValueError, match=r"1025 sources; give 1 to 1024"):
+def test_sources_up_to_4096_are_mixed() -> None:
+    weights = {str(number): 1 + number % 3 for number in range(4096)}
+    assert set(sources_of(mix := mixture(weights, size=3, length=16384), mix)) == set(range(4096))
+    with pytest.raises(ValueError, match=r"4097 sources; give 1 to 4096"):
         mixture({**weights, "more": 1})
 
 

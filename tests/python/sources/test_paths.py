@@ -66,7 +66,7 @@ def test_path_that_exists_is_no_pattern(tmp_path: pathlib.Path) -> None:
         ({"b", "a"}, TypeError, "a list of these in order"),
         (["a", 7], TypeError, "a path should be a str or pathlib.Path, but got 7"),
         ("{a,{b,c}}", ValueError, "has braces within braces"),
-        ("{0..99999999999}", ValueError, "stands for more than 1,000,000 files"),
+        ("{0..99999999999}", ValueError, "stands for more than 10,000,000 files"),
     ],
 )
 def test_wrong_paths_are_named(paths: Any, error: type[Exception], text: str) -> None:

@@ -46,6 +46,18 @@ static PyObject *order_stream(PyObject *type, PyObject *arguments) {
     return self ? finish(self, hr_order_stream(n, seed, epoch, &self->order)) : NULL;
 }
 
+static PyObject *order_machines(PyObject *type, PyObject *arguments) {
+    long long n, world_size, machine_ranks;
+    unsigned long long seed, epoch;
+    int is_shuffled;
+    (void)type;
+    if (!PyArg_ParseTuple(arguments, "LLLpKK:machines", &n, &world_size, &machine_ranks, &is_shuffled, &seed, &epoch))
+        return NULL;
+    struct core_order *self = new_order();
+    return self ? finish(self, hr_order_machines(n, world_size, machine_ranks, is_shuffled, seed, epoch, &self->order))
+                : NULL;
+}
+
 static int need_table(struct core_order *self, int64_t n, int item_bytes) {
     if (n <= PY_SSIZE_T_MAX / item_bytes) self->table = PyMem_RawMalloc(n > 0 ? (size_t)n * (size_t)item_bytes : 1);
     if (self->table) return 0;
@@ -126,13 +138,11 @@ static PyObject *order_find(PyObject *self, PyObject *argument) {
     return position < 0 ? core_raise((int)position) : PyLong_FromLongLong(position);
 }
 
-/* Gets a writable, contiguous buffer of int64. Returns -1 with an exception if the object has another one. The caller
- * releases it. */
-static int get_target(PyObject *object, Py_buffer *ret_buffer) {
-    if (PyObject_GetBuffer(object, ret_buffer, PyBUF_CONTIG | PyBUF_FORMAT) < 0) return -1;
+int get_indices(PyObject *object, int flags, Py_buffer *ret_buffer) {
+    if (PyObject_GetBuffer(object, ret_buffer, flags | PyBUF_FORMAT) < 0) return -1;
     const char *format = ret_buffer->format ? ret_buffer->format : "B";
     if (ret_buffer->itemsize == sizeof(int64_t) && (!strcmp(format, "l") || !strcmp(format, "q"))) return 0;
-    PyErr_Format(PyExc_TypeError, "headrace: indices are written as int64, and this buffer has format '%s'", format);
+    PyErr_Format(PyExc_TypeError, "headrace: indices are int64, and this buffer has format '%s'", format);
     PyBuffer_Release(ret_buffer);
     return -1;
 }
@@ -143,7 +153,7 @@ static PyObject *order_fill(PyObject *self, PyObject *arguments) {
     Py_buffer target;
     int r;
     if (!PyArg_ParseTuple(arguments, "LLO:fill", &first, &step, &object)) return NULL;
-    if (get_target(object, &target) < 0) return NULL;
+    if (get_indices(object, PyBUF_CONTIG, &target) < 0) return NULL;
     int64_t count = target.len / (Py_ssize_t)sizeof(int64_t);
     if (count <= QUICK) {
         r = hr_order_fill(order_of(self), first, step, count, target.buf);
@@ -168,6 +178,9 @@ static PyMethodDef methods[] = {
      "sequential(n) -> Order\n\nReturns the order 0, 1, ..., n - 1."},
     {"stream", order_stream, METH_VARARGS | METH_STATIC,
      "stream(n, seed, epoch) -> Order\n\nReturns a shuffled order without a table. See hr_order_stream."},
+    {"machines", order_machines, METH_VARARGS | METH_STATIC,
+     "machines(n, world_size, machine_ranks, is_shuffled, seed, epoch) -> Order\n\nReturns an order in which each "
+     "machine keeps its samples. See hr_order_machines."},
     {"torch", (PyCFunction)(void (*)(void))order_torch, METH_VARARGS | METH_KEYWORDS | METH_STATIC,
      "torch(n, seed, world_size=1, rank=0, drop_last=False, position=0, item_bytes=0) -> Order\n\nReturns the indices "
      "that DistributedSampler gives a rank of torch.randperm(n), from `position` on: all of them for world_size 1 and "
@@ -196,7 +209,8 @@ PyTypeObject OrderType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "headrace._core.Order",
     .tp_basicsize = sizeof(struct core_order),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_doc = "An order of samples, which never changes. Order.sequential, stream, torch and mixture make one.",
+    .tp_doc =
+        "An order of samples, which never changes. Order.sequential, stream, machines, torch and mixture make one.",
     .tp_dealloc = order_dealloc,
     .tp_methods = methods,
 };

@@ -20,6 +20,7 @@ extern PyTypeObject OrderType;
 extern PyTypeObject OrderIteratorType;
 
 PyObject *deal_rank(PyObject *module, PyObject *arguments);                             /* _core.deal (deal.c) */
+PyObject *deal_machines(PyObject *module, PyObject *arguments);                         /* _core.deal_machines */
 PyObject *deal_advance(PyObject *module, PyObject *arguments);                          /* _core.advance */
 PyObject *make_plan(PyObject *module, PyObject *arguments, PyObject *keywords);         /* _core.plan (plan.c) */
 PyObject *make_plan_several(PyObject *module, PyObject *arguments, PyObject *keywords); /* _core.plan_several */
@@ -35,6 +36,10 @@ struct core_order {
 
 /* The order of a _core.Order; it never changes. */
 const struct hr_order *order_of(PyObject *self);
+
+/* Gets a contiguous buffer of int64; flags: PyBUF_CONTIG if it is written, or PyBUF_CONTIG_RO. Returns -1 with an
+ * exception if the object has another one. The caller releases it. */
+int get_indices(PyObject *object, int flags, Py_buffer *ret_buffer);
 
 /* ---- mixture.c: methods of _core.Order ---- */
 

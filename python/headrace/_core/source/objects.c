@@ -66,6 +66,21 @@ static PyObject *objects_read(PyObject *self, PyObject *argument) {
     return core_raise(r);
 }
 
+static PyObject *objects_read_part(PyObject *self, PyObject *arguments) {
+    unsigned long long number, at;
+    Py_ssize_t bytes;
+    int r;
+    if (!PyArg_ParseTuple(arguments, "KKn:read_part", &number, &at, &bytes)) return NULL;
+    PyObject *data = PyBytes_FromStringAndSize(NULL, bytes < 0 ? 0 : bytes);
+    if (!data) return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    r = hr_objects_read_part(objects_of(self), number, at, (uint64_t)PyBytes_GET_SIZE(data), PyBytes_AS_STRING(data));
+    Py_END_ALLOW_THREADS;
+    if (r == 0) return data;
+    Py_DECREF(data);
+    return core_raise(r);
+}
+
 static PyObject *objects_ask(PyObject *self, PyObject *list) {
     if (!PyList_Check(list)) return PyErr_Format(PyExc_TypeError, "headrace: expected a list of ints");
     Py_ssize_t count = PyList_GET_SIZE(list);
@@ -91,6 +106,8 @@ static PyObject *objects_stamp(PyObject *self, PyObject *ignored) {
 static PyMethodDef methods[] = {
     {"size", objects_size, METH_O, "size(number) -> int\n\nReturns the bytes of a file. Raises IndexError."},
     {"read", objects_read, METH_O, "read(number) -> bytes\n\nReads a file. Raises IndexError and OSError."},
+    {"read_part", objects_read_part, METH_VARARGS,
+     "read_part(number, at, bytes) -> bytes\n\nReads a part of a file. Raises OSError."},
     {"ask", objects_ask, METH_O, "ask(numbers)\n\nAsks for the files of a list that are read soon."},
     {"stamp", objects_stamp, METH_NOARGS, "stamp() -> int\n\nReturns a number that changes with each file."},
     {NULL, NULL, 0, NULL},

@@ -44,6 +44,8 @@ class Beginning:
     def _state_to_continue(self, start: NextStart) -> State | None:
         """Returns the state that the epoch continues."""
         state = None if start.state is None else self._fit(start.state)
+        if state is not None and state.steps:
+            self.indices = self.indices.going_on(state)
         if not start.skipped:
             return state
         return _next_start.skipped(state or self._fresh(), start.skipped, self.indices)

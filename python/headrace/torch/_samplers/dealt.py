@@ -8,6 +8,7 @@ import copy
 import functools
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -98,6 +99,14 @@ class DistributedIndices(Dealt):
         return other
 
 
+_MACHINES = "machines"  # in the order of a state: PerRank.machines
+
+
+def _are_machines(value: Any) -> bool:
+    is_pair = isinstance(value, list) and len(value) == 2 and all(type(one) is int and one > 0 for one in value)
+    return is_pair and value[0] < 1 << 32 and value[0] % value[1] == 0
+
+
 class PerRankIndices(Dealt):
     """headrace.torch.per_rank. Its order is drawn when the first index is needed."""
 
@@ -112,6 +121,8 @@ class PerRankIndices(Dealt):
             order["seed"] = sampler.seed
         if sampler.shuffle:
             order["epoch"] = sampler.epoch
+        if sampler.machines is not None:
+            order[_MACHINES] = sampler.machines
         segment = segment_of(batch_size, drop_last, sampler.num_replicas, sampler.tail)
         super().__init__(order, n, segment, sampler.rank, batch_size)
         self._sampler = sampler
@@ -122,9 +133,27 @@ class PerRankIndices(Dealt):
         self._parts_before: SamplerParts | None = None  # at the beginning of the epoch before
 
     def check_order(self, state: State) -> None:
+        """The machines may be others: the epoch of the state goes on with those that it began with."""
+        machines = state.order.get(_MACHINES)
+        if machines is not None and not _are_machines(machines):
+            raise StateError(f"headrace: this state is damaged: its machines are {machines!r}")
+        state = replace(state, order={name: one for name, one in state.order.items() if name != _MACHINES})
         if "algorithm" in self.order and state.order["kind"] == self.order["kind"]:
             check_algorithm(state.order.get("algorithm", 1))
         super().check_order(state)
+
+    def going_on(self, state: State) -> EpochIndices:
+        other = copy.copy(self)
+        other.order = {name: one for name, one in self.order.items() if name != _MACHINES}
+        if _MACHINES in state.order:
+            other.order[_MACHINES] = state.order[_MACHINES]
+        return other
+
+    def next_order(self) -> dict[str, Any]:
+        order = super().next_order()
+        order.pop(_MACHINES, None)
+        machines = self._sampler.machines
+        return order if machines is None else {**order, _MACHINES: machines}
 
     def follows(self, before: EpochIndices) -> None:
         if isinstance(before, PerRankIndices):
@@ -141,7 +170,7 @@ class PerRankIndices(Dealt):
             self._parts = parts_of(self._sampler.dataset)
             before = self._parts.states()
             states = sampler_states(self._parts)
-            self._entries = self._sampler.begin_epoch()
+            self._entries = self._sampler.arrange(self._sampler.begin_epoch(), self.order.get(_MACHINES))
             self.n = len(self._entries)
             self.seeds["order"] = _digest_of(self._entries)
             self.has_batches = bool(self.n) and isinstance(self._entries[0], (list, tuple))

@@ -23,12 +23,13 @@ class PerRank(DistributedSampler[Any]):
 
     It is a subclass of torch's DistributedSampler, and of headrace's, which a script may put in the place of torch's.
     Frameworks recognise by that class, and by its attributes, that a sampler has been dealt already. `dataset` is the
-    sampler that is dealt, `tail` and `place` are what per_rank was given and found, after its checks.
+    sampler that is dealt, `tail` and `place` are what per_rank was given and found, after its checks. stay: the number
+    of ranks of a machine, if each machine keeps its samples; otherwise None.
     """
 
-    def __init__(self, sampler: Any, tail: str, place: where.RankPlace, seed: int | None) -> None:
+    def __init__(self, sampler: Any, tail: str, place: where.RankPlace, seed: int | None, stay: int | None) -> None:
         self.is_seeded, self.seed = seed is not None, seed or 0
-        self.place = place
+        self.place, self.stay = place, stay
         self.num_replicas, self.rank = place.world_size, place.rank
         self.dataset, self.epoch = sampler, 0
         self.tail, self.drop_last = tail, tail == "drop"
@@ -121,6 +122,19 @@ class PerRank(DistributedSampler[Any]):
 
     # ---- the part of this rank ----
 
+    @property
+    def machines(self) -> list[int] | None:
+        """The numbers of ranks and of ranks of a machine, if each machine keeps its samples; otherwise None."""
+        return None if self.stay is None else [self.num_replicas, self.stay]
+
+    def arrange(self, entries: Sequence[Any], machines: list[int] | None) -> Sequence[Any]:
+        """Returns the whole order as it is dealt. machines: as the attribute, of the epoch that goes on."""
+        if machines is None:
+            return entries
+        from headrace.sampling._machines import arranged
+
+        return arranged(entries, *machines)
+
     def deal(self, n: int, position: int = 0) -> _deal.Deal:
         """Deals an order of n entries from a position on, and returns (first, step, count, once): this rank has `count`
         entries, at the positions first, first + step, ... modulo n. The first `once` of them are no repeats."""
@@ -128,7 +142,7 @@ class PerRank(DistributedSampler[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         # A generator, because torch makes iterators that it does not use: the first next() draws the order.
-        entries = self.begin_epoch()
+        entries = self.arrange(self.begin_epoch(), self.machines)
         n = len(entries)
         first, step, count, once = self.deal(n)
         yield from entries[first : first + once * step : step]
@@ -165,7 +179,8 @@ class PerRank(DistributedSampler[Any]):
     def __repr__(self) -> str:
         place = f"num_replicas={self.num_replicas}, rank={self.rank}"
         seed = f", seed={self.seed}" if self.is_seeded else ""
-        return f"headrace.torch.per_rank({type(self.dataset).__name__}, tail={self.tail!r}, {place}{seed})"
+        stay = "" if self.stay is None else f", stay={self.stay}"
+        return f"headrace.torch.per_rank({type(self.dataset).__name__}, tail={self.tail!r}, {place}{seed}{stay})"
 
 
 def _check_seed(seed: Any) -> int | None:
@@ -173,6 +188,27 @@ def _check_seed(seed: Any) -> int | None:
         return None if seed is None else operator.index(seed)
     except TypeError:
         raise TypeError(f"headrace.torch.per_rank: seed should be an int or None, but got {seed!r}") from None
+
+
+def _check_stay(stay: Any, place: where.RankPlace, sampler: Any) -> int | None:
+    """Returns how many ranks a machine has, or None."""
+    if stay is None:
+        return None
+    whole_order.check_has_each_once(sampler)
+    count = rank_places.ranks_of_machine(place) if stay == "machine" else stay
+    try:
+        number = operator.index(count)
+    except TypeError:
+        raise TypeError(
+            f'headrace.torch.per_rank: stay should be "machine", the number of ranks of a machine, or None, but got '
+            f"{stay!r}"
+        ) from None
+    if number < 1 or place.world_size % number:
+        raise ValueError(
+            f"headrace.torch.per_rank: stay={number} should be the number of ranks of a machine, the same on each, and "
+            f"divide the number of all ranks, {place.world_size}"
+        )
+    return number
 
 
 def per_rank(
@@ -184,6 +220,7 @@ def per_rank(
     seed: int | None = None,
     group: Any = None,
     mesh: Any = None,
+    stay: str | int | None = None,
 ) -> PerRank:
     """Returns a sampler that gives each rank its part of the order of another sampler, and all ranks equally many.
 
@@ -204,6 +241,12 @@ def per_rank(
             draws from the random numbers of the process raises ValueError.
         group, mesh: the data-parallel ranks as a group or a DeviceMesh of torch.distributed, in place of num_replicas
             and rank.
+        stay: "machine": each machine gets the same samples in every epoch, in another order, so that it reads and keeps
+            only its part of the files. Machine m has neighbouring samples: of n, those from about m / machines * n on.
+            The samples of a machine then come together in no batch with those of another one. The sampler has to give
+            each of the samples 0, 1, ..., n - 1 once. A number says how many ranks a machine has, if that is not found;
+            ranks of a machine follow each other. After a resume with another number of ranks or machines, what is left
+            of the epoch is dealt to all ranks as it is, and the next epoch to the machines that there are then.
 
     Raises TypeError and ValueError for arguments that are wrong, and for samplers that are dealt already.
     """
@@ -211,4 +254,5 @@ def per_rank(
         raise ValueError(f"headrace.torch.per_rank: tail should be one of {TAILS}, but got {tail!r}")
     number = _check_seed(seed)
     whole_order.check(sampler, is_seeded=number is not None)
-    return PerRank(sampler, tail, rank_places.find(num_replicas, rank, group, mesh), number)
+    place = rank_places.find(num_replicas, rank, group, mesh)
+    return PerRank(sampler, tail, place, number, _check_stay(stay, place, sampler))

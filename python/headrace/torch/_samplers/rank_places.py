@@ -29,6 +29,24 @@ def find(num_replicas: int | None, rank: int | None, group: Any, mesh: Any) -> w
     return where.find(num_replicas, rank) if group is None else _of_group(group)
 
 
+def ranks_of_machine(place: where.RankPlace) -> int:
+    """Returns how many ranks each machine has. Raises ValueError if that is not known, or if the ranks of this machine
+    do not follow each other, or not at a multiple of their number: then machines have different numbers of them."""
+    count, local = place.local_world_size, place.local_rank
+    if count is None or local is None:
+        raise ValueError(
+            f'headrace.torch.per_rank: stay="machine" needs the number of ranks of a machine, which is not known here '
+            f"(the rank was found in: {place.source}); give it, such as stay=8"
+        )
+    if place.world_size % count or place.rank % count != local:
+        raise ValueError(
+            f'headrace.torch.per_rank: stay="machine" needs equally many ranks on each machine, numbered one machine '
+            f"after the other, but rank {place.rank} of {place.world_size} is number {local} of {count} ranks on its "
+            "machine; give stay= a number that divides them, or use stay=None"
+        )
+    return count
+
+
 def _of_group(group: Any) -> where.RankPlace:
     rank, size = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
     if rank < 0:

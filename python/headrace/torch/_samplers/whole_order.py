@@ -117,6 +117,18 @@ def _check_not_dealt(sampler: Any) -> None:
             )
 
 
+def check_has_each_once(sampler: Any) -> None:
+    """Raises ValueError for a sampler that cannot give each sample once, of which machines could keep some. Others are
+    checked when they have drawn."""
+    if _Order is None:
+        raise ValueError(f"{_WHO}: stay needs the extension of headrace, which cannot be loaded here")
+    if callable(lookup.attribute(sampler, "describe_sources")):  # a headrace.Mixture
+        raise ValueError(
+            f"{_WHO}: stay cannot deal a Mixture, whose sources come in several passes; use stay=None, or give each "
+            "machine a mixture of its own part of the sources"
+        )
+
+
 def _check_weights(sampler: WeightedRandomSampler) -> None:
     """Raises ValueError for weights by which nothing can be drawn. What torch says of them does not name them."""
     weights = sampler.weights
