@@ -48,11 +48,16 @@ def check_own(options: Mapping[str, Any]) -> None:
         TABLE[name].check(name, value)
 
 
+def is_for_install(name: str) -> bool:
+    """Returns True for an option that may be set for all loaders."""
+    return name not in ("steps_per_epoch", "device")
+
+
 def check_installed(options: Mapping[str, Any]) -> None:
     """Raises TypeError and ValueError for what install() does not take."""
     check_own(options)
-    for name in ("steps_per_epoch", "device"):
-        if options.get(name) is not None:
+    for name, value in options.items():
+        if value is not None and not is_for_install(name):
             raise ValueError(f"headrace: {name} is an option of one loader, and not for install()")
 
 
