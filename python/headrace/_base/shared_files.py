@@ -3,9 +3,9 @@
 share.
 
 A forked process has the same open file description: if one worker seeks and reads, it moves the position of all. The
-loaders warn of that before they fork (_loader/start/fork_hazards.py), and so does headrace doctor. Threads share the
-object itself, and iterators too (_samples/shareable.py). The search runs no code of the user's, and looks at a limited
-number of objects, because it comes before each start of workers.
+loaders warn of that before they fork (_loader/start/fork_hazards.py), and so do headrace doctor and doctor.check.
+Threads share the object itself, and iterators too (_samples/shareable.py). The search runs no code of the user's, and
+looks at a limited number of objects, because it comes before each start of workers.
 """
 
 from __future__ import annotations
@@ -99,9 +99,12 @@ class _Part(NamedTuple):
     level: int
 
 
-def find(roots: dict[str, Any], workers: int) -> list[SharedFile]:
+def find(roots: dict[str, Any], workers: object = None) -> list[SharedFile]:
     """Returns what the objects hold. roots: a dataset, a collate function and so on by the names of a loader's
-    arguments; worker_init_fn may open files again. One worker may be meant to have the end of a pipe or a socket."""
+    arguments; worker_init_fn may open files again. workers: how many; one may be meant to have the end of a pipe or a
+    socket. If that is no number, they are several."""
+    if type(workers) is not int:
+        workers = 2
     try:
         found = _Search(roots).found()
         return [one for one in found if workers > 1 or not one.what.endswith((_A_PIPE, _A_SOCKET))]
@@ -394,3 +397,9 @@ def lines_that_open(one: SharedFile, is_torchs: bool) -> list[str]:
         f"    {ways.get(variable, f'import {variable}')}",
         f"    {one.path} = {one.opening}",
     ]
+
+
+def how_to_open(one: SharedFile) -> str:
+    """Returns the same in one line."""
+    lines = "; ".join(line.strip() for line in lines_that_open(one, "torch" in sys.modules)[1:])
+    return f"open it in each worker, in a worker_init_fn: {lines}"

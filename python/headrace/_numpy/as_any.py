@@ -12,6 +12,7 @@ from headrace._base import lookup
 from headrace._loader.both import state as _state
 from headrace._loader.both.any_loader import Dealing
 from headrace._loader.both.per_loader import PerLoader
+from headrace._loader.trainer.restart_state import goes_by_state
 from headrace._numpy import indices as _indices
 from headrace._options import Settings, own_values
 from headrace._samples.rows import Gatherer, gatherer_of_source
@@ -41,7 +42,8 @@ class AsAnyLoader:
 
     def settings(self) -> Settings:
         """Returns the options of now. Raises TypeError, ValueError."""
-        return Settings.of(own_values(self.loader), {}, self.is_iterable)
+        keeps_place = goes_by_state(self.dataset, self.is_iterable)
+        return Settings.of(own_values(self.loader), {}, self.is_iterable, keeps_place)
 
     def option(self, name: str) -> Any:
         """Returns a single option, which is not checked."""

@@ -125,12 +125,12 @@ class BatchMaker(DatasetBatchMaker):
         self._made = start.made
         self._is_ended = start.is_ended
         self._state = start.state
-        self._begin_repeated(start)
         _seed_all(self.seed, start.epoch, self.worker)
         self._fetcher = None
         try:
             if init_fn is not None:
                 init_fn(self.worker)
+            self._begin_iterable(start)
             dataset_epochs.set_epochs(self.dataset, start.epochs)
             prepared.begin(self.dataset, self.worker == 0, self._port.note)
             if self._state is None:
@@ -142,8 +142,10 @@ class BatchMaker(DatasetBatchMaker):
         if not self.is_iterable:
             self._gatherer = sample_rows.gatherer_of_source(self.dataset) if self.collates_in_c else None
             return Fetcher(self.dataset, self.batched)
-        fetcher = IterableFetcher(self.dataset, self.batched, self.drop_last, self.settings, self.worker)
-        self._take_bad = fetcher.take_bad
+        fetcher = IterableFetcher(
+            self.dataset, self.batched, self.drop_last, self.settings, self.worker, last=self._last
+        )
+        self._take_bad, self._take_retried = fetcher.take_bad, fetcher.take_retried
         return fetcher
 
     def fetch(self, task: Any) -> Any:

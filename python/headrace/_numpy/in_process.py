@@ -14,25 +14,31 @@ from headrace._numpy.as_any import AsAnyLoader
 from headrace._numpy.batch_maker import Fetcher
 from headrace._numpy.collate import default_collate
 from headrace._samples import prepared
+from headrace._samples.last_state import LastState
 from headrace.sampling._epoch import Epoch
 from headrace.sampling._watch import Watch
 
 
 class InProcessIterator(InProcess):
     """Iterates over one epoch of a Loader with num_workers=0. epoch: None for an iterable dataset. watch: compares it
-    with that of other ranks. was_made: is called after each batch."""
+    with that of other ranks. last: see _use_samples. was_made: is called after each batch."""
 
     was_made: Callable[[Any], None] | None = None
 
     def __init__(
-        self, any_loader: AsAnyLoader, number: int, epoch: Epoch | None = None, watch: Watch | None = None
+        self,
+        any_loader: AsAnyLoader,
+        number: int,
+        epoch: Epoch | None = None,
+        watch: Watch | None = None,
+        last: LastState | None = None,
     ) -> None:
         began_ns = time.monotonic_ns()
         loader, settings = any_loader.loader, any_loader.settings()
         collate = (loader.collate_fn or default_collate) if loader._batched else _as_is
         if epoch is None:
             size = (loader.batch_size or 0) if loader._batched else 0
-            self._use_samples(iter(loader.dataset), size, loader.drop_last, settings, collate, loader.seed)
+            self._use_samples(iter(loader.dataset), size, loader.drop_last, settings, collate, loader.seed, last)
         else:
             dataset = any_loader.kept.dataset_of(any_loader, settings)
             prepared.begin(dataset, True)

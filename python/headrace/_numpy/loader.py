@@ -20,6 +20,7 @@ from headrace._loader.both.beginning import Beginning, note_drawn
 from headrace._loader.both.per_loader import PerLoader
 from headrace._loader.forkserver import client, context
 from headrace._loader.start import contexts
+from headrace._loader.trainer.restart_state import goes_by_state
 from headrace._loader.trainer.worker_positions import WorkerPositions
 from headrace._numpy.as_any import AsAnyLoader
 from headrace._numpy.in_process import InProcessIterator
@@ -199,7 +200,8 @@ class Loader(Options):
                 "shuffle, sampler and batch_sampler need a map-style dataset (one with __getitem__), but this dataset "
                 "is iterable"
             )
-        _options.Settings.of(_options.own_values(self), {}, self._is_iterable)
+        keeps_place = goes_by_state(self.dataset, self._is_iterable)
+        _options.Settings.of(_options.own_values(self), {}, self._is_iterable, keeps_place)
         if self.shuffle and self.sampler is not None:
             raise ValueError("give sampler or shuffle=True, not both")
         if self.batch_sampler is not None and (
@@ -323,7 +325,7 @@ class Loader(Options):
         over: Any
         iterator: Any
         if self.num_workers == 0:
-            iterator = over = InProcessIterator(any_loader, epoch.number)
+            iterator = over = InProcessIterator(any_loader, epoch.number, last=epoch.last_state)
             tasks, iterator.was_made = iterator._keeper, epoch.made_in_process
         else:
             endless = itertools.repeat(None)  # the workers report the end of their data

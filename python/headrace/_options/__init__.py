@@ -22,6 +22,7 @@ from headrace._options.settings import Settings as Settings
 from headrace._options.settings import check_installed as check_installed
 from headrace._options.settings import check_own as check_own
 from headrace._options.settings import explained_as_attributes as explained_as_attributes
+from headrace._options.settings import is_for_install as is_for_install
 from headrace._options.settings import is_given as is_given
 from headrace._options.settings import own_of as own_of
 from headrace._options.settings import own_values as own_values

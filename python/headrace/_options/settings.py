@@ -53,11 +53,16 @@ def check_own(options: Mapping[str, Any]) -> None:
         TABLE[name].check(name, value)
 
 
+def is_for_install(name: str) -> bool:
+    """Returns True for an option that may be set for all loaders."""
+    return name not in ("steps_per_epoch", "device")
+
+
 def check_installed(options: Mapping[str, Any]) -> None:
     """Raises TypeError and ValueError for what install() does not take."""
     check_own(options)
-    for name in ("steps_per_epoch", "device"):
-        if options.get(name) is not None:
+    for name, value in options.items():
+        if value is not None and not is_for_install(name):
             raise ValueError(f"headrace: {name} is an option of one loader, and not for install()")
 
 
@@ -103,14 +108,20 @@ class Settings(Options):
             self.cache = None
 
     @classmethod
-    def of(cls, own: Mapping[str, Any], installed: Mapping[str, Any], is_iterable: bool) -> Settings:
-        """Returns the settings of a loader. own: its own_values. Raises TypeError and ValueError for a bad value, and
-        for an own value that an iterable dataset cannot have; an installed one is left out there."""
-        fitting = {name: {} if is_iterable and row.iterable else installed for name, row in TABLE.items()}
-        settings = cls(**{name: cls.one(name, own, others) for name, others in fitting.items()})
-        for name, row in TABLE.items():
-            if is_iterable and row.iterable and is_given(name, getattr(settings, name)):
-                raise ValueError(row.iterable)
+    def of(
+        cls, own: Mapping[str, Any], installed: Mapping[str, Any], is_iterable: bool, keeps_place: bool = False
+    ) -> Settings:
+        """Returns the settings of a loader. own: its own_values. keeps_place: the iterable dataset is continued by its
+        state. Raises TypeError and ValueError for a bad value, and for an own value that an iterable dataset cannot
+        have; an installed one is left out there."""
+        refused = {
+            name: row.iterable if is_iterable and not (row.by_state and keeps_place) else ""
+            for name, row in TABLE.items()
+        }
+        settings = cls(**{name: cls.one(name, own, {} if why else installed) for name, why in refused.items()})
+        for name, why in refused.items():
+            if why and is_given(name, getattr(settings, name)):
+                raise ValueError(why)
         return settings
 
     @staticmethod

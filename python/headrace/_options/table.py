@@ -26,8 +26,8 @@ class Keeps(NamedTuple):
 
 class Option(NamedTuple):
     """A row of the table. `text` describes the option for users; `torch` and `numpy` are what only one of
-    headrace.torch.DataLoader and headrace.Loader needs in addition. iterable: "", or the error for an iterable dataset.
-    to_workers: False if only the trainer reads the option."""
+    headrace.torch.DataLoader and headrace.Loader needs in addition. iterable: "", or the error for an iterable dataset;
+    by_state: not for one that is continued by its state. to_workers: False if only the trainer reads the option."""
 
     default: Any
     check: Callable[[str, Any], Any]
@@ -35,6 +35,7 @@ class Option(NamedTuple):
     torch: str = ""
     numpy: str = ""
     iterable: str = ""
+    by_state: bool = False
     keeps: Keeps | None = None
     to_workers: bool = True
 
@@ -101,19 +102,26 @@ class Options:
     retries: int = _row(
         0,
         checks.check_count,
-        """how often a sample of a map-style dataset is made again if an I/O error was raised that may pass:
+        """how often a sample is made again if an I/O error was raised that may pass:
         EIO, ESTALE, timeouts, connections that were reset or refused or that ended in the middle of an answer, and the
         like; an answer with status 429 or 5xx (http.client, urllib, urllib3, requests, httpx, aiohttp, botocore, and
         the clients of Google and Azure are known); an exception that one of these led to; a group of such exceptions.
         Before the first further try it waits 0.1 s, before each other one four times as long, up to 10 s, and
         up to half less or more. If all fail, on_bad_sample decides. A warning at the end of the epoch lists the
         samples, and report() counts the tries as "retried". With rng="worker" a try continues with the random numbers
-        of the one before; with rng="sample" it has the same. An iterable dataset is refused: after an error its
-        iterator may go on behind the sample that failed, which would be lost without a word. Try again in the dataset,
-        where it reads.""",
+        of the one before; with rng="sample" it has the same. An iterable dataset needs state_dict and
+        load_state_dict: it goes back to the state before the batch (with workers, see snapshot_every_n_steps), and what
+        it gave after that is drawn again and dropped, with the random numbers of the first time. Before its first
+        sample an epoch has no state; then the dataset is iterated again, if it has a true attribute `replayable`, or is
+        of Hugging Face's datasets. An iterable dataset without a state, or with a shuffle buffer that is not in it, is
+        refused: after an error its iterator may go on behind the sample that failed, which would be lost without a
+        word. Try again in the dataset, where it reads.""",
         torch="The dataset's __getitem__ is called for each sample, and its __getitems__ is not used.",
-        iterable="retries= needs a map-style dataset (one with __getitem__), but this dataset is iterable: after an "
-        "error its iterator may give the next sample instead of the one that failed; try again where the dataset reads",
+        iterable="retries= needs a map-style dataset (one with __getitem__), or an iterable one that is continued by "
+        "state_dict and load_state_dict, without a shuffle buffer that is not in its state. This dataset is iterable, "
+        "and after an error its iterator may give the next sample instead of the one that failed; try again where the "
+        "dataset reads",
+        by_state=True,
     )
     stall_after: float = _row(
         30.0,

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from headrace import _core
-from headrace._base import lookup
+from headrace._base import lookup, shared_files
 from headrace._base.lookup import is_a
 from headrace._pickles import dry_run, expressions, main_script, reasons, reloading, reports, search, source_lines
 from headrace._pickles.reports import Finding, Report
@@ -49,7 +50,8 @@ def check(obj: Any, method: str = "spawn", name: str = "obj", *, load: bool = Fa
     Args:
         obj: any object; a loader is checked part by part: dataset, collate_fn, worker_init_fn, on_bad_sample, and the
             indices of a sampler that is a list. None are drawn.
-        method: the start method, "spawn", "forkserver" or "fork". With fork nothing is pickled.
+        method: the start method, "spawn", "forkserver" or "fork". With fork nothing is pickled; a warning names each
+            file, archive, database, socket and pipe that is open, because forked workers would share it.
         name: what paths start with.
         load: also load the pickle, in a process that is started by this method: runs the code that loading runs.
 
@@ -59,9 +61,10 @@ def check(obj: Any, method: str = "spawn", name: str = "obj", *, load: bool = Fa
     if method not in METHODS:
         raise ValueError(f"method should be one of {', '.join(map(repr, METHODS))}, but got {method!r}")
     report = check_parts(parts_of(obj, name), method, name, load=load)
-    if not is_loader(obj) or not (found := _of_samplers(obj, name)):
-        return report
-    return dataclasses.replace(report, findings=(*report.findings, *found))
+    found = _of_samplers(obj, name) if is_loader(obj) else ()
+    if method == "fork":
+        found += _of_shared_files(obj, name)
+    return dataclasses.replace(report, findings=(*report.findings, *found)) if found else report
 
 
 def check_parts(parts: Parts, method: str, name: str, *, load: bool = False, subject: str = "") -> Report:
@@ -142,6 +145,25 @@ def _of_samplers(loader: Any, name: str) -> tuple[Finding, ...]:
             reason = "an iterator gives its indices only once: the second epoch is empty"
             fix = "pass a list of it, or an object whose __iter__ returns a new iterator each time"
             found.append(Finding(path, reasons.type_name(sampler), reason, "", fix, "warning"))
+    return tuple(found)
+
+
+def _of_shared_files(obj: Any, name: str) -> tuple[Finding, ...]:
+    """Returns what an object or a loader has open that forked workers would share."""
+    roots, workers = {"dataset": obj}, None
+    if is_loader(obj):
+        roots = {path.removeprefix(f"{name}."): value for path, value in parts_of(obj, name)}
+        workers = vars(obj).get("num_workers")
+    found = []
+    for one in shared_files.find(roots, workers):
+        root = next((root for root in roots if re.match(rf"{root}\b", one.path)), None)
+        path = one.path
+        if root is not None:  # else it is a variable of a module
+            path = f"{name}.{path}" if is_loader(obj) else f"{name}{path.removeprefix(root)}"
+        kind, _, what = one.what.partition(", ")
+        reason = f"forked workers share it ({what}): one that reads there moves the position of all, so samples may be "
+        fix = shared_files.how_to_open(one)
+        found.append(Finding(path, kind, f"{reason}wrong without an error", "", fix, "warning"))
     return tuple(found)
 
 

@@ -88,6 +88,10 @@ def _epoch_of(part: Any) -> int | None:
     return found if found is None or _takes_an_epoch(part) else None
 
 
+def _parts_with_epochs(dataset: Any) -> list[tuple[Path, Any]]:
+    return [(path, part) for path, part in _parts_of(dataset) if _follows_epochs(part)]
+
+
 def _shown(part: Any) -> dict[str, Any]:
     """Returns the attributes of an object as values that can be compared later."""
     return {name: _as_shown(one) for name, one in vars(part).items()}
@@ -109,13 +113,13 @@ class DatasetEpochs:
     """Keeps what the workers that persist know of the epochs of their dataset."""
 
     def __init__(self, dataset: Any) -> None:
-        parts = [(path, part) for path, part in _parts_of(dataset) if _follows_epochs(part)]
-        self._sent = self._found = self._epochs(parts)
+        parts = _parts_with_epochs(dataset)
+        self._sent = self._found = self.epochs(parts)
         self._unknown = self._attributes(parts)
         self._has_warned = False
 
     @staticmethod
-    def _epochs(parts: list[tuple[Path, Any]]) -> dict[Path, int]:
+    def epochs(parts: list[tuple[Path, Any]]) -> dict[Path, int]:
         found = {path: _epoch_of(part) for path, part in parts}
         return {path: epoch for path, epoch in found.items() if epoch is not None}
 
@@ -127,8 +131,8 @@ class DatasetEpochs:
     def changes(self, dataset: Any) -> dict[Path, int]:
         """Returns the epochs that have changed since the workers got them. Warns once if a dataset with
         set_epoch was changed, but where its epoch is kept is not known, or the workers do not have that part."""
-        parts = [(path, part) for path, part in _parts_of(dataset) if _follows_epochs(part)]
-        found = self._epochs(parts)
+        parts = _parts_with_epochs(dataset)
+        found = self.epochs(parts)
         self._found = {path: found.get(path, epoch) for path, epoch in self._sent.items()}
         changed = {path: epoch for path, epoch in self._found.items() if self._sent[path] != epoch}
         if not self._has_warned and (new := [_at(dataset, path) for path in found if path not in self._sent]):
@@ -159,6 +163,11 @@ class DatasetEpochs:
                     "or use persistent_workers=False" + help_on("persistent-workers")
                 )
                 return
+
+
+def epochs_of(dataset: Any) -> dict[Path, int]:
+    """Returns the epochs of a dataset and its parts, as set_epochs takes them."""
+    return DatasetEpochs.epochs(_parts_with_epochs(dataset))
 
 
 def set_epochs(dataset: Any, changes: dict[Path, int]) -> None:

@@ -163,17 +163,34 @@ class Retrying:
     def get(self, make: Callable[[Any], Any], index: Any, retried: list[RetriedSample]) -> Any:
         """Returns make(index). Raises the last exception if no try succeeds, and at once if it would not pass.
         retried: gets a record of each further try. Threads may call this at the same time."""
-        for tries in range(1, self._most + 1):
+        tries = 0
+        while True:
+            tries += 1
             try:
                 return make(index)
             except Exception as error:
-                if signals.is_from_signal(error) or not is_passing(error):
+                if not self.goes_on(error, index, tries, retried=retried):
                     raise
-                retried.append(RetriedSample(index, exception_text.in_words(error), self._worker))
-            time.sleep(wait_of(tries, self._seed, index))
-        try:
-            return make(index)
-        except Exception as error:
-            if is_passing(error):
-                exception_text.add_text(error, f"headrace: the sample was tried {self._most + 1} times (retries)")
-            raise
+
+    def goes_on(
+        self,
+        error: Exception,
+        index: Any,
+        tries: int,
+        why_not: str = "",
+        retried: list[RetriedSample] | None = None,
+    ) -> bool:
+        """Returns True, after a wait, if a sample that was tried so many times is to be tried again. why_not: why it
+        cannot be, which the exception gets as a note. retried: gets a record; None: that of the batch."""
+        if signals.is_from_signal(error) or not is_passing(error):
+            return False
+        if tries > self._most:
+            why_not = f"headrace: the sample was tried {tries} times (retries)"
+        if why_not:
+            exception_text.add_text(error, why_not)
+            return False
+        (self.retried if retried is None else retried).append(
+            RetriedSample(index, exception_text.in_words(error), self._worker)
+        )
+        time.sleep(wait_of(tries, self._seed, index))
+        return True

@@ -13,11 +13,16 @@ _MODULE = "datasets.iterable_dataset"
 _MOST = 10_000  # objects that are looked at
 
 
+def is_of_hugging_face(dataset: Any) -> bool:
+    """Returns True for an IterableDataset of Hugging Face."""
+    kind = lookup.own_class(_MODULE, "IterableDataset")
+    return isinstance(kind, type) and isinstance(dataset, kind)
+
+
 def count_buffered(dataset: Any) -> int:
     """Returns how many samples the shuffle buffers of an IterableDataset of Hugging Face hold; 0 for any other
     dataset."""
-    kind = lookup.own_class(_MODULE, "IterableDataset")
-    if not isinstance(kind, type) or not isinstance(dataset, kind):
+    if not is_of_hugging_face(dataset):
         return 0
     buffers = lookup.own_class(_MODULE, "BufferShuffledExamplesIterable")
     found, waiting = 0, [dataset]

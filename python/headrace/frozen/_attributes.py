@@ -7,14 +7,13 @@ finds, so it goes through attributes and items that can be set, without a limit 
 
 from __future__ import annotations
 
-import gc
 import logging
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
@@ -22,7 +21,7 @@ from headrace import _core
 from headrace._base import exception_text, growth, lookup
 from headrace._base.attributes import own_attributes
 from headrace._base.lookup import is_a
-from headrace.frozen import _freeze
+from headrace.frozen import _freeze, _hidden
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque, defaultdict, OrderedDict, Counter)
 _NOT_LOOKED_INTO = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, str, bytes, bytearray, int, float)
@@ -34,8 +33,10 @@ _DEPTH = 6
 # Containers of up to so many items in all are read as ordinary objects. A dataset takes records out of what is frozen,
 # and it, a transform or collate_fn may write to them or ask for their type.
 SMALL_ITEMS = 1000
-_KNOWN_IN_C = ("numpy", "pandas", "torch", "pyarrow", "headrace")  # their objects are no containers of Python objects
+_CODE = (FunctionType, BuiltinFunctionType, MethodType)
 _NAMES = {"ndarray": "an array", "Index": "an Index"}
+_AT_FIRST = "put headrace.freeze of it there when the object is made"
+_IN_CODE = "that code of the dataset uses by a variable; put headrace.freeze of it there"
 _log = logging.getLogger("headrace")
 
 
@@ -122,15 +123,22 @@ def _table_bytes(value: Any) -> int:
 
 
 def _items_of(value: Any) -> Iterable[Any]:
-    if is_a(value, dict):
+    base = _hidden.base_of(value)
+    if base is dict:
         return (one for pair in dict.items(value) for one in pair)
-    return value if type(value) in _CONTAINERS else _dict_of(value).values()
+    return _dict_of(value).values() if base is None else base.__iter__(value)
 
 
 def _count_of(value: Any) -> int:
-    if is_a(value, dict):
-        return 2 * dict.__len__(value)
-    return len(value) if type(value) in _CONTAINERS else len(_dict_of(value))
+    count = _length(value)
+    return 2 * count if is_a(value, dict) else count
+
+
+def _length(value: Any) -> int:
+    """Returns the number of entries of a container, or of attributes. It does not call the __len__ of a class of the
+    user's."""
+    base = _hidden.base_of(value)
+    return len(_dict_of(value)) if base is None else base.__len__(value)
 
 
 def _sample(value: Any, most: int) -> list[Any]:
@@ -216,13 +224,6 @@ def _put_argument(owner: partial[Any], at: int, value: Any) -> None:
     partial.__setstate__(owner, (owner.func, args, owner.keywords, _dict_of(owner) or None))  # type: ignore[attr-defined]
 
 
-def _hidden(owner: Any) -> list[Any]:
-    """Returns the containers that an object of a class made in C holds, but does not show as attributes."""
-    if type(owner).__module__.partition(".")[0] in _KNOWN_IN_C or is_a(owner, (*_CONTAINERS, partial)):
-        return []
-    return [one for one in gc.get_referents(owner) if type(one) in _CONTAINERS and one is not _dict_of(owner)]
-
-
 def _text_of(key: Any) -> str:
     try:
         return repr(key)
@@ -231,23 +232,39 @@ def _text_of(key: Any) -> str:
 
 
 def _entries(container: Any) -> Iterator[tuple[str, Any, Callable[[Any], None] | None]]:
-    if is_a(container, dict):
-        for key, value in container.items():
-            yield f"[{_text_of(key)}]", value, partial(container.__setitem__, key)
-    elif isinstance(container, (list, tuple)):
-        for at, value in enumerate(container):
-            put = partial(container.__setitem__, at) if isinstance(container, list) else None
-            yield f"[{at}]", value, put
+    """Yields the same of a container. It calls no methods of a class of the user's."""
+    base = _hidden.base_of(container)
+    if base is dict:
+        for key, value in list(dict.items(container)):
+            yield f"[{_text_of(key)}]", value, partial(dict.__setitem__, container, key)
+    elif base in (list, tuple):
+        for at, value in enumerate(list(base.__iter__(container))):
+            yield f"[{at}]", value, partial(list.__setitem__, container, at) if base is list else None
 
 
 def _parts(owner: Any) -> Iterator[tuple[str, Any, Callable[[Any], None] | None]]:
     if type(owner) in _CONTAINERS:
         return _entries(owner)
-    return _arguments(owner) if is_a(owner, partial) else _attributes(owner)
+    if is_a(owner, (FunctionType, BuiltinFunctionType)):
+        return iter(())
+    if is_a(owner, partial):
+        return _arguments(owner)
+    return chain(_entries(owner), _attributes(owner)) if _length_if_few(owner) else _attributes(owner)
+
+
+def _length_if_few(value: Any) -> int:
+    """Returns the number of entries of a container of a class of its own, or 0 if they are too many to be searched."""
+    count = 0 if _hidden.base_of(value) is None else _length(value)
+    return count if count <= _FEW else 0
+
+
+def _with_article(value: Any) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[:1] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def _described(container: Any) -> str:
-    return f"a {type(container).__name__} of {len(container):,} items"
+    return f"{_with_article(container)} of {_length(container):,} items"
 
 
 class Freezer:
@@ -267,6 +284,7 @@ class _Search:
         self._threshold_bytes = threshold_bytes
         self._refused = refused  # by identity
         self._seen: set[int] = set()
+        self._of_code: set[tuple[str, int]] = set()
         self.places: dict[int, _Container] = {}
         self.fixed: list[tuple[str, Any, str]] = []  # path, large container, and why nothing can be put in its place
         self.tables: list[tuple[str, Any, str]] = []  # path, table and its kind: large tables of Python objects
@@ -275,28 +293,33 @@ class _Search:
         """Returns the containers that were not found before."""
         known = set(self.places)
         left: list[tuple[str, Any]] = [(path, value)]
-        while left:
-            path, owner = left.pop()
-            if id(owner) in self._seen or is_a(owner, _NOT_LOOKED_INTO):
+        in_code: list[tuple[str, Any]] = []  # what code uses comes last, because nothing is replaced there
+        while left or in_code:
+            is_of_code = not left
+            path, owner = left.pop() if left else in_code.pop()
+            if id(owner) in self._seen or (is_a(owner, _NOT_LOOKED_INTO) and not is_a(owner, _CODE)):
                 continue
             self._seen.add(id(owner))
             parts = list(_parts(owner))
-            left += [(path + step, value) for step, value, put in parts if not self._takes(path + step, value, put)]
+            further = [one for one in parts if not self._takes(path + one[0], one[1], one[2], is_of_code)]
+            (in_code if is_of_code else left).extend((path + step, value) for step, value, _ in further)
             self._look_behind(path, owner, [value for _, value, _ in parts])
+            in_code += self._look_into_code(owner)
         return [place for name, place in self.places.items() if name not in known]
 
-    def _takes(self, path: str, value: Any, put: Callable[[Any], None] | None) -> bool:
+    def _takes(self, path: str, value: Any, put: Callable[[Any], None] | None, is_of_code: bool) -> bool:
         """Notes the place of a container if it is to be frozen. Returns False if the search should look into it."""
         if id(value) in self._refused:
             return True
         if type(value) not in _CONTAINERS:
-            return self._is_table(path, value)
+            return self._is_table(path, value) or self._is_of_own_class(path, value)
         if len(value) <= _FEW and any(map(_is_code, _items_of(value))):
             return False
         if id(value) not in self.places and estimate_bytes(value) < self._threshold_bytes:
             return True
-        if put is None:
-            self.fixed.append((path, value, f"{_described(value)} in a place that cannot be set"))
+        if put is None or is_of_code:
+            what = _IN_CODE if is_of_code else f"in a place that cannot be set; {_AT_FIRST}"
+            self.fixed.append((path, value, f"{_described(value)} {what}"))
             return len(value) > _FEW
         self.places.setdefault(id(value), _Container(path, value)).replace.append(put)
         return True
@@ -304,12 +327,39 @@ class _Search:
     def _look_behind(self, path: str, owner: Any, shown: list[Any]) -> None:
         """Notes large containers that an object holds and does not show, and the arguments of a functools.partial."""
         if is_a(owner, partial) and estimate_bytes(owner.args) >= self._threshold_bytes:
-            self.fixed.append((path, owner, "a functools.partial with large arguments, which are a tuple"))
-        for value in _hidden(owner):
-            if any(value is one for one in shown) or id(value) in self._refused:
-                continue
-            if estimate_bytes(value) >= self._threshold_bytes:
-                self.fixed.append((path, value, f"a {type(owner).__name__}, which holds {_described(value)}"))
+            self.fixed.append(
+                (path, owner, f"a functools.partial with large arguments, which are a tuple; {_AT_FIRST}")
+            )
+        for value in _hidden.in_c(owner, shown, _CONTAINERS):
+            if self._is_large(value):
+                what = f"{_with_article(owner)}, which holds {_described(value)}; {_AT_FIRST}"
+                self.fixed.append((path, value, what))
+
+    def _look_into_code(self, owner: Any) -> list[tuple[str, Any]]:
+        """Notes large containers in variables that a function uses, or the methods of an object. Other code has these
+        variables too, so they stay. Returns what else is to be searched there."""
+        further = []
+        for name, value in _hidden.in_code(owner):
+            if _hidden.base_of(value) is None:
+                further += [(name, value)] if _hidden.leads_on(value) else []
+            elif (name, id(value)) not in self._of_code and self._is_large(value):
+                self._of_code.add((name, id(value)))
+                self.fixed.append((name, value, f"{_described(value)} {_IN_CODE}"))
+        return further
+
+    def _is_large(self, value: Any) -> bool:
+        return id(value) not in self._refused and estimate_bytes(value) >= self._threshold_bytes
+
+    def _is_of_own_class(self, path: str, value: Any) -> bool:
+        """Notes a large container of a class that is derived from Python's: a view would not have that class. Returns
+        True if it has too many entries to be searched."""
+        if _hidden.base_of(value) is None or not self._is_large(value):
+            return False
+        what = (
+            f"{_described(value)}, and a view would not be a {type(value).__name__}; keep them in a list or dict of it"
+        )
+        self.fixed.append((path, value, what))
+        return not _length_if_few(value)
 
     def _is_table(self, path: str, value: Any) -> bool:
         """Notes a large table of Python objects. Its view would be a list, so it stays."""
@@ -396,21 +446,22 @@ def _freeze_together(
 
 def _itself_if_large(dataset: Any, threshold_bytes: int) -> list[tuple[str, str]]:
     kind = type(dataset)
-    if kind not in _CONTAINERS or (len(dataset) <= _FEW and any(map(_is_code, _items_of(dataset)))):
+    if _hidden.base_of(dataset) is None or estimate_bytes(dataset) < threshold_bytes:
         return []
-    if estimate_bytes(dataset) < threshold_bytes:
+    if _length(dataset) <= _FEW and any(map(_is_code, _items_of(dataset))):
         return []
-    return [
-        ("dataset", f"a {kind.__name__} itself, with no attribute to replace; use headrace.freeze(dataset) instead")
-    ]
+    how = "use headrace.freeze(dataset) instead" if kind in _CONTAINERS else "keep its items in an attribute"
+    return [("dataset", f"a {kind.__name__} itself, with no attribute to replace; {how}")]
 
 
-def _is_still_large(fixed: tuple[str, Any, str], threshold_bytes: int, named: list[tuple[str, str]]) -> bool:
-    """Returns False for a container that is small now, because parts of it were frozen, or of which parts are named
-    already."""
-    path, value, _ = fixed
-    value = value.args if is_a(value, partial) else value
-    return estimate_bytes(value) >= threshold_bytes and not any(one.startswith(path) for one, _ in named)
+def _is_still_large(value: Any, threshold_bytes: int) -> bool:
+    """Returns False for a container that is small now, because parts of it were frozen."""
+    return estimate_bytes(value.args if is_a(value, partial) else value) >= threshold_bytes
+
+
+def _has_part(path: str, paths: list[str]) -> bool:
+    """Returns True if one of the paths leads to a part of what is at this path."""
+    return any(one.startswith((f"{path}.", f"{path}[")) for one in paths)
 
 
 def freeze_attributes(dataset: Any, threshold_bytes: int = THRESHOLD_BYTES) -> FreezeReport:
@@ -420,7 +471,8 @@ def freeze_attributes(dataset: Any, threshold_bytes: int = THRESHOLD_BYTES) -> F
     the dataset. Arrays and tensors stay: reading them does not write to their memory. Arrays of Python objects and
     DataFrames stay too, and the report says what to do with them. A container that cannot be frozen
     stays too, except for the containers in it that can, and so does one that nothing can be put in the place of, such
-    as one that an object of a class made in C holds. The report is returned, and logged by the logger `headrace`.
+    as one that an object of a class made in C holds, or that code of the dataset uses by a variable (of a closure, a
+    default, a global variable). The report names each. It is returned, and logged by the logger `headrace`.
 
     What is read out of a view is ordinary Python up to 1,000 items in all, with copies of its arrays up to 64 KiB: a
     record can be changed, which does not change the dataset. What is larger is a view.
@@ -447,8 +499,9 @@ def freeze_more(dataset: Any, threshold_bytes: int, refused_before: set[int]) ->
     refused_before.update(id(place.value) for place, _ in refused)
     skipped = [(place.path, why) for place, why in refused if estimate_bytes(place.value) >= threshold_bytes]
     skipped += _itself_if_large(dataset, threshold_bytes)
-    fixed = [one for one in search.fixed if _is_still_large(one, threshold_bytes, skipped)]
-    skipped += [(path, f"{what}; put headrace.freeze of it there when the object is made") for path, _, what in fixed]
+    fixed = [one for one in search.fixed if _is_still_large(one[1], threshold_bytes)]
+    paths = [path for path, *_ in (*skipped, *fixed)]
+    skipped += [(path, what) for path, _, what in fixed if not _has_part(path, paths)]
     refused_before.update(id(value) for _, value, _ in fixed)
     refused_before.update(id(table) for _, table, _ in search.tables)
     skipped += [

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import functools
 import io
+import itertools
 import logging
 import threading
 import time
 import types
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import headrace
 import numpy as np
@@ -322,6 +323,155 @@ def test_containers_that_cannot_be_replaced_are_named() -> None:
     assert "a mappingproxy, which holds a dict of 30,000 items; put headrace.freeze" in reasons["dataset.proxy"]
     assert "a list of 30,000 items in a place that cannot be set" in reasons["dataset.slice.stop"]
     assert reports[1] == headrace.frozen.FreezeReport()
+
+
+class Named(NamedTuple):
+    texts: Any
+    count: int = 0
+
+
+class Texts(list):  # type: ignore[type-arg]
+    pass
+
+
+class Config(dict):  # type: ignore[type-arg]
+    pass
+
+
+def closure_over(value: Any) -> Any:
+    return lambda at: value[at]
+
+
+TEXTS, MORE = many_paths(), many_paths("more")
+
+
+def with_default(at: int, texts: Any = TEXTS, *, more: Any = MORE) -> Any:
+    return (more or texts)[at]
+
+
+OF_MODULE = many_paths("module")
+
+
+def reads_module(at: int) -> Any:
+    return OF_MODULE[at]
+
+
+HERE = __name__
+LAMBDA = f"{HERE}.closure_over.<locals>.<lambda>: value"
+IN_CODE = "a list of 30,000 items that code of the dataset uses by a variable; put headrace.freeze of it there"
+FIRST = "put headrace.freeze of it there when the object is made"
+OF_OWN_CLASS = "a {0} of 30,000 items, and a view would not be a {0}; keep them in a list or dict of it"
+VARIABLES: dict[str, tuple[Any, str]] = {
+    "closure": (lambda: closure_over(many_paths()), LAMBDA),
+    "closure over a dataset": (lambda: closure_over(Paths()), f"{LAMBDA}.paths"),
+    "closure in a closure": (lambda: closure_over(closure_over(many_paths())), LAMBDA),
+    "closure in a partial": (lambda: functools.partial(closure_over(many_paths()), 3), LAMBDA),
+    "attribute of a function": (lambda: with_attribute(), f"{HERE}.with_attribute.<locals>.function.texts"),
+    "global variable": (lambda: reads_module, f"{HERE}.OF_MODULE"),
+}
+HELD = {
+    "cycle": lambda: itertools.cycle(many_paths()),
+    "zip": lambda: zip(range(9), many_paths(), strict=False),
+    "map": lambda: map(len, many_paths()),
+    "list_iterator": lambda: iter(many_paths()),
+    "chain": lambda: itertools.chain(itertools.islice(many_paths(), 9)),
+    "generator": lambda: (one for one in many_paths()),
+    "builtin_function_or_method": lambda: many_paths().__getitem__,
+}
+NAMED: dict[str, tuple[Any, str, str]] = {
+    **{kind: (make, path, IN_CODE) for kind, (make, path) in VARIABLES.items()},
+    **{
+        kind: (make, "dataset.part", f"a {kind}, which holds a list of 30,000 items; {FIRST}")
+        for kind, make in HELD.items()
+    },
+    "tuple": (
+        lambda: Named(many_paths()),
+        "dataset.part[0]",
+        f"a list of 30,000 items in a place that cannot be set; {FIRST}",
+    ),
+    "list": (lambda: Texts(many_paths()), "dataset.part", OF_OWN_CLASS.format("Texts")),
+    "dict": (lambda: Config(dict.fromkeys(many_paths(), 1)), "dataset.part", OF_OWN_CLASS.format("Config")),
+}
+
+
+def with_attribute() -> Any:
+    def function(at: int) -> Any:
+        return function.texts[at]  # type: ignore[attr-defined]
+
+    function.texts = many_paths()  # type: ignore[attr-defined]
+    return function
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_container_that_stays_is_named_once(kind: str) -> None:
+    make, path, what = NAMED[kind]
+    data: Any = Data()
+    data.part = make()
+    refused: set[int] = set()
+    report = freeze_more(data, THRESHOLD_BYTES, refused)
+    assert report.frozen == () and report.skipped == ((path, what),)
+    assert freeze_more(data, THRESHOLD_BYTES, refused).skipped == ()
+
+
+def test_defaults_of_parameters_are_named() -> None:
+    data: Any = Data()
+    data.pick = with_default
+    skipped = headrace.freeze_attributes(data).skipped
+    assert dict(skipped) == {f"{HERE}.with_default: texts": IN_CODE, f"{HERE}.with_default: more": IN_CODE}
+
+
+class Closed:
+    """A method has a variable of a function."""
+
+    @staticmethod
+    def make(texts: Any) -> Any:
+        class Inner:
+            def __getitem__(self, at: int) -> Any:
+                return texts[at]
+
+        return Inner()
+
+
+def test_variables_of_methods_are_named() -> None:
+    texts = many_paths()
+    data = Closed.make(texts)
+    ((path, what),) = headrace.freeze_attributes(data).skipped
+    assert (path, what) == (f"{HERE}.Closed.make.<locals>.Inner.__getitem__: texts", IN_CODE)
+    assert type(texts) is list and data[7] == texts[7]
+
+
+def test_entries_of_own_containers_are_frozen() -> None:
+    """The containers stay, because of their classes, and so do small ones."""
+    data: Any = Data()
+    data.config, data.parts = Config(train=many_paths(), val=many_paths("val")), Texts([many_paths("a"), ["b"]])
+    data.bound, data.few, data.pair = Paths().__getitem__, Texts(["a"]), Named([1], 2)
+    data.config.note = many_paths("note")
+    report = headrace.freeze_attributes(data)
+    places = {"config['train']", "config['val']", "config.note", "parts[0]", "bound.__self__.paths"}
+    assert {one.path for one in report.frozen} == {f"dataset.{place}" for place in places}
+    assert report.skipped == ()
+    assert (
+        type(data.config) is Config
+        and is_frozen(data.config["train"])
+        and data.config["val"][3] == many_paths("val")[3]
+    )
+    assert type(data.parts) is Texts and is_frozen(data.parts[0]) and data.parts[1] == ["b"]
+    assert type(data.few) is Texts and data.pair == Named([1], 2) and data.bound(3) == many_paths()[3]
+
+
+def test_attribute_that_code_uses_too_is_frozen_and_named() -> None:
+    """The variable keeps the list in memory."""
+    data: Any = Data()
+    data.paths = many_paths()
+    data.pick = closure_over(data.paths)
+    report = headrace.freeze_attributes(data)
+    assert [one.path for one in report.frozen] == ["dataset.paths"] and is_frozen(data.paths)
+    assert report.skipped == ((f"{HERE}.closure_over.<locals>.<lambda>: value", IN_CODE),)
+
+
+def test_dataset_that_is_a_list_of_its_own_class_is_named() -> None:
+    ((path, what),) = headrace.freeze_attributes(Texts(many_paths())).skipped
+    assert (path, what) == ("dataset", "a Texts itself, with no attribute to replace; keep its items in an attribute")
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

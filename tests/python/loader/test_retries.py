@@ -22,7 +22,6 @@ from typing import Any
 import headrace
 import numpy as np
 import pytest
-import torch.utils.data
 from headrace._samples import retry
 from headrace.torch import DataLoader
 from loaders import only_headrace
@@ -341,13 +340,3 @@ class Still(Failing):
 
     def draw(self) -> float:
         return 0.5
-
-
-def test_iterable_datasets_are_refused() -> None:
-    class Stream(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
-        def __iter__(self) -> Any:
-            return iter(range(3))
-
-    for loader_class in LOADERS:
-        with pytest.raises(ValueError, match="retries= needs a map-style dataset"):
-            list(loader_class(Stream(), retries=2))

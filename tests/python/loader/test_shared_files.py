@@ -304,3 +304,42 @@ def test_doctor_names_the_file(folder: pathlib.Path) -> None:
     assert one.severity == "error" and "dataset.opened (BufferedReader, " in one.consequence
     assert "dataset.opened = open(" in one.fix
     assert fork.open_files(Headrace(range(3), num_workers=2, multiprocessing_context="fork")) == []
+
+
+@pytest.mark.parametrize("kind", OPEN)
+def test_check_for_fork_names_what_is_open(kind: str, folder: pathlib.Path) -> None:
+    rows = Rows(OPEN[kind](folder))
+    (one,) = headrace.doctor.check(rows, "fork", "data").findings
+    path = PATHS.get(kind, "dataset.opened")
+    assert (one.path, one.severity) == (path.replace("dataset", "data"), "warning")
+    assert "forked workers share it (" in one.reason and "samples may be wrong without an error" in one.reason
+    assert f"; {path} = " in one.fix
+    loader = Headrace(rows, num_workers=2)
+    report = headrace.doctor.check(loader, "fork", "loader")
+    assert [one.path for one in report.findings] == [f"loader.{path}"]
+    assert report.ok and report.exit_code == 1 and f"loader.{path}" in str(report)
+
+
+@pytest.mark.parametrize("kind", CLOSED)
+def test_check_for_fork_is_silent_about_what_may_be_shared(kind: str, folder: pathlib.Path) -> None:
+    assert headrace.doctor.check(Rows(CLOSED[kind](folder)), "fork").findings == ()
+
+
+def test_check_knows_the_parts_of_a_loader(folder: pathlib.Path) -> None:
+    """A pipe may be meant for one worker, and worker_init_fn opens files again. Other methods share nothing."""
+
+    def init(worker: int) -> None:
+        dataset.opened = open(folder / "raw", "rb")
+
+    dataset = Rows(open(folder / "raw", "rb"))
+    assert headrace.doctor.check(Headrace(dataset, num_workers=2, worker_init_fn=init), "fork").findings == ()
+    pipe = Rows(OPEN["pipe"](folder))
+    assert headrace.doctor.check(Headrace(pipe, num_workers=1), "fork").findings == ()
+    assert len(headrace.doctor.check(Headrace(pipe, num_workers=2), "fork").findings) == 1
+    assert all("share" not in one.reason for one in headrace.doctor.check(dataset, "spawn").findings)
+    globals()["FILE"] = open(folder / "raw", "rb")
+    try:
+        (one,) = headrace.doctor.check(Headrace(range(3), num_workers=2, collate_fn=read_of_module), "fork").findings
+        assert one.path == f"{__name__}.FILE"
+    finally:
+        globals().pop("FILE").close()

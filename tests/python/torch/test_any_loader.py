@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import itertools
 import pathlib
@@ -150,10 +151,96 @@ def test_missing_methods_are_explained() -> None:
     assert Sub(list(range(4)), own=2).own == 2
 
 
+def text_of(error: BaseException) -> str:
+    return "\n".join([str(error), *getattr(error, "__notes__", [])])
+
+
+class Strict(Torch[Any]):
+    def __init__(self, dataset: Any) -> None:
+        super().__init__(dataset)
+
+
+def test_options_given_to_torchs_loader_are_explained() -> None:
+    for kind in (Torch, Sub):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'max_restarts'") as error:
+            kind(range(4), max_restarts=3)  # type: ignore[call-arg]
+        assert text_of(error.value).endswith(
+            "max_restarts: for an option of headrace use headrace.torch.DataLoader, or set it for all loaders: "
+            "headrace.torch.install(max_restarts=...)"
+        )
+        assert len(error.traceback) <= 5
+    with pytest.raises(TypeError) as error:
+        Torch(range(4), max_restarts=3, device="cpu")  # type: ignore[call-arg]
+    assert text_of(error.value).endswith(
+        "max_restarts, device: for an option of headrace use headrace.torch.DataLoader"
+    )
+
+
+def test_other_errors_of_torchs_loader_are_its_own() -> None:
+    calls: list[Any] = [
+        lambda: Torch(range(4), no_such=3),  # type: ignore[call-arg]
+        lambda: Torch(),  # type: ignore[call-arg]
+        lambda: Torch(range(4), generator=3, collate_fn=lambda: 0, num_workers="2"),  # type: ignore[arg-type]
+        lambda: Torch(range(4), num_workers=-1),
+        lambda: Strict(range(4), max_restarts=3),  # type: ignore[call-arg]
+        lambda: headrace.torch.DataLoader(range(4), max_restarts="3"),  # type: ignore[arg-type]
+        lambda: headrace.torch.DataLoader(range(4), no_such="3"),
+    ]
+    for call in calls:
+        with pytest.raises((TypeError, ValueError)) as now:
+            call()
+        headrace.torch.uninstall()
+        with pytest.raises((TypeError, ValueError)) as before:
+            call()
+        headrace.torch.install()
+        assert type(now.value) is type(before.value) and text_of(now.value) == text_of(before.value)
+
+
+TORCHS_INIT = vars(Torch)["__init__"]
+
+
 def test_signature_of_torchs_loader_stays() -> None:
     """Frameworks read it. A __new__ would hide it, also after uninstall(), and that of classes that derive from it."""
-    assert next(iter(inspect.signature(Torch).parameters)) == "dataset"
+    installed = vars(Torch)["__init__"]
+    names = list(inspect.signature(TORCHS_INIT).parameters)[1:]
+    for one in (Torch, functools.partial(Torch)):
+        assert list(inspect.signature(one).parameters) == names
+    assert inspect.getfullargspec(Torch.__init__) == inspect.getfullargspec(TORCHS_INIT)
+    assert inspect.getsource(Torch.__init__) == inspect.getsource(TORCHS_INIT)
     assert list(inspect.signature(Sub).parameters) == ["args", "own", "options"]
+    for name in ("__name__", "__qualname__", "__module__", "__doc__", "__annotations__"):
+        assert getattr(installed, name) == getattr(TORCHS_INIT, name)
+    assert "__new__" not in vars(Torch)
+
+
+def test_init_of_torchs_loader_comes_back() -> None:
+    with headrace.torch.installed():
+        pass
+    assert vars(Torch)["__init__"] is not TORCHS_INIT  # the fixture has installed it
+    headrace.torch.install()
+    headrace.torch.uninstall()
+    assert vars(Torch)["__init__"] is TORCHS_INIT
+
+
+def test_init_that_another_tool_has_replaced_stays() -> None:
+    """Lightning replaces it for a while."""
+    before = Torch.__init__
+    calls = []
+
+    def init(self: Any, *args: Any, **options: Any) -> None:
+        calls.append(args)
+        before(self, *args, **options)
+
+    Torch.__init__ = init  # type: ignore[method-assign]
+    try:
+        headrace.torch.uninstall()
+        assert values(Torch(range(4), 2)) == [[0, 1], [2, 3]] and len(calls) == 1  # type: ignore[arg-type]
+        assert Torch.__init__ is init
+    finally:
+        Torch.__init__ = before  # type: ignore[method-assign]
+    headrace.torch.install()
+    headrace.torch.uninstall()
+    assert vars(Torch)["__init__"] is TORCHS_INIT
 
 
 def test_copies_and_pickles_of_torchs_loaders_work() -> None:

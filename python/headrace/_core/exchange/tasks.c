@@ -13,6 +13,7 @@ struct tasks {
     PyObject *iterator;
     PyObject *lists; /* has a method `at` that gives lists of items; NULL: the iterator gives the items */
     PyObject *picks; /* its attribute `indices` is indexed by the items of those lists; NULL: they are the items */
+    PyObject *kept;  /* an item that keep_item has drawn; it comes next */
     PyObject *list;  /* the newest of the lists, its number, and how many of it were taken */
     Py_ssize_t list_number, list_taken;
     PyObject *sizes;       /* its attribute batch_size is read when a batch begins; NULL: batch_size */
@@ -97,6 +98,7 @@ static int tasks_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(tasks->iterator);
     Py_VISIT(tasks->lists);
     Py_VISIT(tasks->picks);
+    Py_VISIT(tasks->kept);
     Py_VISIT(tasks->list);
     Py_VISIT(tasks->sizes);
     Py_VISIT(tasks->changes);
@@ -116,6 +118,7 @@ static int tasks_clear(PyObject *self) {
     Py_CLEAR(tasks->iterator);
     Py_CLEAR(tasks->lists);
     Py_CLEAR(tasks->picks);
+    Py_CLEAR(tasks->kept);
     Py_CLEAR(tasks->list);
     Py_CLEAR(tasks->sizes);
     Py_CLEAR(tasks->changes);
@@ -161,7 +164,9 @@ static int need_iterator(struct tasks *tasks) {
 }
 
 static PyObject *next_of_iterator(struct tasks *tasks) {
-    if (need_iterator(tasks) < 0) return NULL;
+    PyObject *kept = tasks->kept;
+    tasks->kept = NULL;
+    if (kept || need_iterator(tasks) < 0) return kept;
     PyObject *iterator = Py_NewRef(tasks->iterator);
     PyObject *item = PyIter_Next(iterator);
     Py_DECREF(iterator);
@@ -461,6 +466,23 @@ static PyObject *py_keep_error(PyObject *self, PyObject *error) {
     Py_RETURN_NONE;
 }
 
+static PyObject *py_keep_item(PyObject *self, PyObject *ignored) {
+    struct tasks *tasks = (struct tasks *)self;
+    (void)ignored;
+    if (!tasks->kept && need_begin(tasks) == 0) {
+        PyObject *item = next_of_iterator(tasks);
+        Py_XSETREF(tasks->kept, item); /* code of the iterator may have called this too */
+    }
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(tasks->kept != NULL);
+}
+
+static PyObject *py_use_iterator(PyObject *self, PyObject *iterator) {
+    if (!PyIter_Check(iterator))
+        return PyErr_Format(PyExc_TypeError, "headrace: %.200s is not an iterator", Py_TYPE(iterator)->tp_name);
+    Py_XSETREF(((struct tasks *)self)->iterator, Py_NewRef(iterator));
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_skip_item(PyObject *self, PyObject *ignored) {
     (void)ignored;
     ((struct tasks *)self)->skipped_count++;
@@ -525,6 +547,12 @@ static PyMethodDef methods[] = {
      "raises."},
     {"keep_error", py_keep_error, METH_O,
      "keep_error(error)\n\nKeeps an exception that look raised for the draw whose turn it is."},
+    {"keep_item", py_keep_item, METH_NOARGS,
+     "keep_item() -> bool\n\nDraws the next item from the iterator, and keeps it: it comes next. Returns False if "
+     "there is "
+     "none. Raises any exception of the iterator."},
+    {"use_iterator", py_use_iterator, METH_O,
+     "use_iterator(iterator)\n\nTakes the items that follow from another iterator."},
     {"skip_item", py_skip_item, METH_NOARGS,
      "skip_item()\n\nLeaves an item out: the current batch gets one item less, but at least one."},
     {"drop_batch", py_drop_batch, METH_NOARGS, "drop_batch()\n\nDrops the items of an incomplete batch."},

@@ -13,6 +13,7 @@ from headrace._loader.both.beginning import note_drawn
 from headrace._loader.trainer import in_process, shown
 from headrace._options import Settings
 from headrace._samples import draw
+from headrace._samples.last_state import LastState
 from headrace._samples.rows import Gatherer
 from headrace.sampling._epoch import Epoch
 from headrace.sampling._position import EpochPosition
@@ -29,13 +30,21 @@ class InProcess(EpochIterator, in_process.InProcessIterator):
     _made_by: Callable[[Any], Any] | None  # None: the loader's iterator does that
 
     def _use_samples(
-        self, iterator: Any, batch_size: int, drop_last: bool, settings: Settings, collate: Any, seed: int
+        self,
+        iterator: Any,
+        batch_size: int,
+        drop_last: bool,
+        settings: Settings,
+        collate: Any,
+        seed: int,
+        last: LastState | None,
     ) -> None:
-        """Takes the samples of an iterable dataset. batch_size: 0 gives them one by one."""
-        self._from = draw.FromIterable(iterator, batch_size, drop_last, settings, None)
+        """Takes the samples of an iterable dataset. batch_size: 0 gives them one by one. last: its last state, if that
+        is needed for further tries."""
+        self._from = draw.FromIterable(iterator, batch_size, drop_last, settings, None, last)
         self._made_by = collate
         if settings.is_per_sample:
-            self._here = in_process.InProcessEpoch(self._from.tasks, seed, self._from.take_bad)
+            self._here = in_process.InProcessEpoch(self._from.tasks, seed, self._from.take_bad, self._from.take_retried)
             self._made_by = functools.partial(self._here.noting, collate)
 
     def _use_indices(

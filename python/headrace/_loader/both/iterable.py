@@ -10,6 +10,7 @@ from typing import Any
 from headrace._loader.both.any_loader import AnyLoader
 from headrace._loader.trainer.iterable_epoch import IterableEpoch
 from headrace._ranks import where
+from headrace._samples.last_state import LastState
 
 
 def begin(loader: AnyLoader) -> IterableEpoch:
@@ -21,11 +22,27 @@ def begin(loader: AnyLoader) -> IterableEpoch:
     if position.initial is not None:  # the dataset may keep a state that was loaded for each further iteration
         loader.dataset.load_state_dict(pickle.loads(position.initial))
         position.initial = None
+    last = _last_state_of(loader)
     number, held_back = position.number_of_next(start), loader.option("held_back")
     epoch = IterableEpoch(loader.dataset, workers, where.rank_or_zero(), number, start, held_back)
     if not workers and (before := epoch.load_in_process()) is not None:
         position.initial = before
+    if last is not None:
+        last.begin_with(epoch.loaded)
+    epoch.last_state = last
     return epoch
+
+
+def _last_state_of(loader: AnyLoader) -> LastState | None:
+    """Returns the last state of the dataset of a loader without workers, before an epoch; None: the option retries is
+    not set."""
+    if loader.num_workers or not loader.settings().retries:
+        return None
+    if loader.kept.last_state is None or loader.kept.last_state.dataset is not loader.dataset:
+        loader.kept.last_state = LastState(loader.dataset, 1)
+    else:
+        loader.kept.last_state.begin_epoch()
+    return loader.kept.last_state
 
 
 def start(loader: AnyLoader, iterator: Any, epoch: IterableEpoch, tasks: Any, is_over: Callable[[], bool]) -> None:

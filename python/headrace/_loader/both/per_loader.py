@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headrace._loader.trainer.engine import Engine
     from headrace._loader.trainer.in_process import InProcessEpoch
     from headrace._loader.trainer.tuning import Tuning
+    from headrace._samples.last_state import LastState
 
 NO_REPORT = "headrace: there is no report before the first iteration with workers"
 # Words of `told`. UNCOUNTED: headrace has not made the newest iterator.
@@ -34,7 +35,8 @@ class PerLoader:
     position: how far it is in its epochs. line: the line that made it, or None. deaths: the samples that workers died
     at. told: what was said or done once. The others are None until they are needed. show: what observers see.
     engine: that of the newest iterator. tuning: finds the number of workers. cached: the samples of the option cache.
-    arena: the memory that a device keeps between two iterators.
+    arena: the memory that a device keeps between two iterators. last_state: of an iterable dataset without
+    workers, with the option retries.
     """
 
     def __init__(self, line: str | None = None) -> None:
@@ -47,6 +49,7 @@ class PerLoader:
         self.tuning: Tuning | None = None
         self.cached: Any = None
         self.arena: Any = None
+        self.last_state: LastState | None = None
         self._freezer: Any = None
 
     def copied(self) -> PerLoader:

@@ -92,6 +92,7 @@ class InProcessEpoch:
     def end_epoch(self) -> None:
         """Warns of the bad samples of the epoch, once."""
         is_over, self._is_over = self._is_over, True
+        self._retried += self._retried_of()
         if self._bad and not is_over:
             warn_user(epoch_reports.describe_bad_samples(self._bad_samples()))
         if self._retried and not is_over:
@@ -103,6 +104,7 @@ class InProcessEpoch:
     def report(self) -> dict[str, Any]:
         """Returns those counters of headrace.Loader.report that a loader without workers has."""
         bad = self._bad_samples()
+        self._retried += self._retried_of()  # of a batch that could not be drawn
         return {
             "seed": self._seed,
             "workers": 0,

@@ -20,6 +20,7 @@ from headrace._loader.trainer.worker_positions import WorkerPositions
 from headrace._loader.worker.batch_maker import BatchNotes
 from headrace._loader.worker.repeated import Repeated
 from headrace._samples import shuffle_buffer
+from headrace._samples.last_state import LastState
 from headrace.sampling._epoch import Last
 from headrace.sampling._iterable import order_of, segment, state_at_start
 from headrace.sampling._next_start import NextStart
@@ -37,6 +38,8 @@ class IterableEpoch:
     """
 
     tasks: Any = None
+    loaded: bytes | None = None  # the state that load_in_process has found
+    last_state: LastState | None = None  # of the dataset of a loader without workers, with the option retries
     is_over: Callable[[], bool]
 
     def __init__(
@@ -98,6 +101,7 @@ class IterableEpoch:
         start = self.places.starts(self.number)[0]
         self.to_drop += start.discard
         self._begun -= start.discard
+        self.loaded = start.state
         if start.state is None:
             return None
         if lookup.has_special(self._dataset, "__next__"):

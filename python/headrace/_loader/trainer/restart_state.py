@@ -34,6 +34,11 @@ def restart_mode_of(dataset: Any, is_iterable: bool) -> str | None:
         return None
 
 
+def goes_by_state(dataset: Any, is_iterable: bool) -> bool:
+    """Returns True for an iterable dataset that is continued by its state."""
+    return is_iterable and restart_mode_of(dataset, True) == STATE
+
+
 @dataclass
 class SampleDeaths:
     """Which samples have killed workers, in all epochs of a loader that restarts them. The keys are

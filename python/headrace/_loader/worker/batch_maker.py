@@ -17,6 +17,7 @@ from headrace import _core
 from headrace._base import exception_text, lookup, raising
 from headrace._loader.worker.repeated import Repeated
 from headrace._options import Settings
+from headrace._samples.last_state import LastState
 from headrace._samples.maker import BadSample, SampleMaker
 from headrace._samples.retry import RetriedSample
 from headrace._samples.rows import Gatherer, Proof
@@ -113,6 +114,8 @@ class DatasetBatchMaker:
     _port: _core.Port
     _maker: SampleMaker | None  # None for an iterable dataset
     _take_bad: Callable[[], list[BadSample]] = staticmethod(list)  # gives the bad samples of the latest batch, once
+    _take_retried: Callable[[], list[RetriedSample]] = staticmethod(list)  # gives its further tries
+    _last: LastState | None = None  # of an iterable dataset, with the option retries
     _made: int
     _state: bytes | None = None  # is loaded when the first task arrives
     _is_ended: bool = False  # the dataset has ended in an earlier worker
@@ -217,8 +220,13 @@ class DatasetBatchMaker:
         if self._state is not None:
             self._load(self._state)
 
-    def _begin_repeated(self, start: StartState) -> None:
-        """Begins to note the batches of an epoch of an iterable dataset without a state."""
+    def _begin_iterable(self, start: StartState) -> None:
+        """Begins an epoch of an iterable dataset: to note its batches if it has no state, and its last state if that is
+        needed for further tries."""
+        if self.settings.retries and self._maker is None and self._last is None:
+            self._last = LastState(self.dataset, self.settings.snapshot_every_n_steps)
+        elif self._last is not None:
+            self._last.begin_epoch()
         is_noted = self._maker is None and not self._state_is_wanted
         who = f"worker {self.worker} makes"
         self._repeated = Repeated(type(self.dataset).__name__, who, start.digest) if is_noted else None
@@ -246,7 +254,7 @@ class DatasetBatchMaker:
         self, state: bytes | None, is_end: bool = False, error: str = "", digest: int = 0
     ) -> BatchNotes | None:
         bad = self._take_bad()
-        retried = [] if self._maker is None else self._maker.take_retried()
+        retried = self._take_retried() if self._maker is None else self._maker.take_retried()
         warning = "" if self._repeated is None or self._is_discarding else self._repeated.take_warning()
         if state is None and not (bad or retried or is_end or error or digest or warning):
             return None
@@ -266,4 +274,6 @@ class DatasetBatchMaker:
         fetcher = self._new_fetcher() if is_iterator else None
         self.dataset.load_state_dict(pickle.loads(state))
         self._state = None
+        if self._last is not None:
+            self._last.begin_with(state)
         self._fetcher = fetcher or self._new_fetcher()

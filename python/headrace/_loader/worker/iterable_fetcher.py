@@ -10,7 +10,9 @@ from typing import Any
 from headrace._loader.worker.batch_maker import EndOfData
 from headrace._options import Settings
 from headrace._samples.draw import FromIterable
+from headrace._samples.last_state import LastState
 from headrace._samples.maker import BadSample
+from headrace._samples.retry import RetriedSample
 
 
 class _Sizes:
@@ -32,6 +34,7 @@ class IterableFetcher:
         settings: Settings,
         worker: int,
         collate_fn: Callable[[Any], Any] | None = None,
+        last: LastState | None = None,
     ) -> None:
         self._iterator = iter(dataset)
         self._batched = batched
@@ -39,6 +42,7 @@ class IterableFetcher:
         self._settings = settings
         self._worker = worker
         self._collate = collate_fn
+        self._last = last
         self._from: FromIterable | None = None
         self._sizes = _Sizes()
 
@@ -51,13 +55,17 @@ class IterableFetcher:
         """Returns the bad samples of the batch that was fetched last, once."""
         return [] if self._from is None else self._from.take_bad()
 
+    def take_retried(self) -> list[RetriedSample]:
+        """Returns the further tries of that batch, once."""
+        return [] if self._from is None else self._from.take_retried()
+
     def fetch(self, indices: Any) -> Any:
         """Returns the next batch, as large as `indices`, or the next sample. Raises EndOfData at the end."""
         if self._batched:
             self._sizes.batch_size = len(indices)
         if self._from is None:
             size: Any = self._sizes if self._batched else 0
-            self._from = FromIterable(self._iterator, size, self._drop_last, self._settings, self._worker)
+            self._from = FromIterable(self._iterator, size, self._drop_last, self._settings, self._worker, self._last)
         try:
             samples = self._from.draw()
         except StopIteration:

@@ -15,17 +15,15 @@ from headrace.doctor.observations import Observation
 def open_files(loader: Any) -> list[Observation]:
     """Returns what a loader has open that its forked workers would share."""
     names = ("dataset", "collate_fn", "worker_init_fn")
-    workers = lookup.attribute(loader, "num_workers")
     parts = {name: lookup.attribute(loader, name) for name in names}
-    found = shared_files.find(parts, workers if type(workers) is int else 2)  # "auto"
+    found = shared_files.find(parts, lookup.attribute(loader, "num_workers"))
     if not found:
         return []
     text = (
         f"Forked workers share {shared_files.in_words(found)}. One that reads there moves the position of all, so "
         "samples may be wrong without an error."
     )
-    lines = "; ".join(line.strip() for line in shared_files.lines_that_open(found[0], "torch" in sys.modules)[1:])
-    fix = f"open it in each worker, in a worker_init_fn: {lines}"
+    fix = shared_files.how_to_open(found[0])
     return [Observation("open files", "error", f"{len(found)} shared", "at fork", text, fix)]
 
 

@@ -103,7 +103,7 @@ class BatchMaker(DatasetBatchMaker):
     def _begin(self, start: StartState) -> None:
         if self._maker is None:
             self._state_is_wanted = restart_state.restart_mode_of(self.dataset, True) == restart_state.STATE
-        self._begin_repeated(start)
+        self._begin_iterable(start)
         if self._state is None:
             self._fetcher = self._new_fetcher()
 
@@ -131,7 +131,7 @@ class BatchMaker(DatasetBatchMaker):
             self._finishing = deferred.Finishing(
                 self.collate_fn, self._port.threads, keeps=True, begin=self._port.begin_collate
             )
-        if self._maker is None and self.settings.on_bad_sample != "raise":
+        if self._maker is None and self.settings.is_per_sample:
             return self._new_iterable_fetcher(self._finishing)
         fetcher = classes.DatasetKind.create_fetcher(
             self.dataset_kind, self.dataset, self.auto_collation, self._finishing, self.drop_last
@@ -144,9 +144,9 @@ class BatchMaker(DatasetBatchMaker):
 
     def _new_iterable_fetcher(self, collate_fn: Any) -> Any:
         fetcher = IterableFetcher(
-            self.dataset, self.auto_collation, self.drop_last, self.settings, self.worker, collate_fn
+            self.dataset, self.auto_collation, self.drop_last, self.settings, self.worker, collate_fn, self._last
         )
-        self._take_bad = fetcher.take_bad
+        self._take_bad, self._take_retried = fetcher.take_bad, fetcher.take_retried
         return fetcher
 
     def _takes_each(self) -> bool:
@@ -158,8 +158,8 @@ class BatchMaker(DatasetBatchMaker):
         self._is_ended = False
         self._state = self._fetcher = None
         self._is_plain = False
-        self._begin_repeated(start)
         try:
+            self._begin_iterable(start)
             if self._maker is not None:
                 self._maker.begin_epoch(start)
             dataset_epochs.set_epochs(self.dataset, start.epochs)

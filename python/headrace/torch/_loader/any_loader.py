@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """headrace.torch.state_dict, load_state_dict, skip and report: what headrace's loaders have as methods, for any loader.
 torch's own loaders get no methods from install(), because frameworks look for these names. What is missing there is
-explained with these functions.
+explained with these functions, and so is an option of headrace that one of them is given.
 
 The fallback uses it too: it needs no extension.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 from headrace import _options
-from headrace._base import lookup
+from headrace._base import exception_text, lookup
 from headrace._loader.both import state as _state
 from headrace._loader.both.per_loader import UNCOUNTED
 from headrace.torch._loader import base
@@ -117,3 +118,15 @@ def get_attribute(loader: Any, name: str) -> Any:
         return object.__getattribute__(loader, name)
     text = f"{type(loader).__name__!r} object has no attribute {name!r}{_explain_attribute(name)}"
     raise AttributeError(text, name=name, obj=loader)
+
+
+def explain_call(loader: Any, error: TypeError, keywords: dict[str, Any]) -> None:
+    """Says what to do, if __init__ of torch's loader has refused an option of headrace."""
+    known = inspect.signature(classes.DataLoader.__init__).parameters
+    given = [name for name in keywords if name in _options.TABLE and name not in known]
+    if not given or isinstance(loader, base.DataLoader):
+        return
+    text = f"headrace: {', '.join(given)}: for an option of headrace use headrace.torch.DataLoader"
+    if all(_options.is_for_install(name) for name in given):
+        text += f", or set it for all loaders: headrace.torch.install({', '.join(f'{name}=...' for name in given)})"
+    exception_text.add_text(error, text)

@@ -17,6 +17,7 @@ from headrace import _options
 from headrace._base import exception_text, program
 from headrace._loader.both import passes
 from headrace._loader.both import state as _state
+from headrace._loader.trainer.restart_state import goes_by_state
 from headrace._options import Options
 from headrace._ranks import worker_count
 from headrace.sampling._epoch import Last
@@ -132,7 +133,8 @@ class DataLoader(Options, classes.DataLoader[_T_co]):
             self._use_auto_workers()
         self._use_per_rank()
         with _options.explained_as_attributes():
-            _options.Settings.of(vars(self), {}, isinstance(self.dataset, classes.IterableDataset))
+            is_iterable = isinstance(self.dataset, classes.IterableDataset)
+            _options.Settings.of(vars(self), {}, is_iterable, goes_by_state(self.dataset, is_iterable))
         if steps_per_epoch is not None:
             self._use_steps(steps_per_epoch, held_back)
         self._warm_up()

@@ -49,9 +49,9 @@ class InProcessIterator(CheckedIterator, InProcess, classes.SingleProcessIterato
         self._profile_name = f"enumerate(DataLoader)#{classes.SingleProcessIterator.__name__}.__next__"
         if beginning is None:
             seed, samples = self._seed(settings), self._dataset_fetcher.dataset_iter
-            self._use_samples(
-                samples, 0, bool(self._drop_last), settings, finishing if settings.is_per_sample else None, seed
-            )
+            collate = finishing if settings.is_per_sample else None
+            last = None if self._iterable_epoch is None else self._iterable_epoch.last_state
+            self._use_samples(samples, 0, bool(self._drop_last), settings, collate, seed, last)
             lists, drop_last = iterators.iterator_of_sampler(self), bool(self._drop_last)
             index_sampler = loaders.index_sampler(loader)
             self._from.tasks.begin_by(functools.partial(_begin, index_sampler, lists, samples, drop_last))

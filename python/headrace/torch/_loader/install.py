@@ -34,7 +34,7 @@ def install(**options: Any) -> None:
     _options.check_installed(options)
     table.installed_options = _options.with_folder(options)
     loaders.set_factories(choose.get_iterator, choose.new_iterator)
-    loaders.explain(any_loader.get_attribute)
+    loaders.explain(any_loader.get_attribute, any_loader.explain_call)
     if headspace.is_asked():
         loaders.wrap_iter(choose.iter_measured)
     accelerate.install(loader.DataLoader)

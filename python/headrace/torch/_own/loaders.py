@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -91,23 +92,42 @@ def is_installed(loader: Any) -> bool:
 
 
 _explained: Any = None  # the __getattr__ that explain() has set
+_init: tuple[Any, Any] | None = None  # the __init__ that explain() has set, and torch's
 
 
 def is_explained() -> bool:
-    return _explained is not None
+    return _explained is not None or _init is not None
 
 
-def explain(get_attribute: Any) -> None:
-    """Sets __getattr__ of torch's loader, which explains what it lacks, if it has none."""
-    global _explained
+def explain(get_attribute: Any, explain_call: Callable[[Any, TypeError, dict[str, Any]], None]) -> None:
+    """Sets __getattr__ of torch's loader, which explains what it lacks, if it has none, and lets explain_call(loader,
+    error, keywords) add to a TypeError of its __init__, whose signature stays."""
+    global _explained, _init
+    if _init is None:
+        torchs = classes.DataLoader.__init__
+
+        @functools.wraps(torchs)
+        def init(self: Any, *args: Any, **keywords: Any) -> None:
+            try:
+                torchs(self, *args, **keywords)
+            except TypeError as error:
+                explain_call(self, error, keywords)
+                raise
+
+        init.__signature__ = inspect.signature(torchs)  # type: ignore[attr-defined] # getfullargspec asks for it
+        _init = init, torchs
+        classes.DataLoader.__init__ = init  # type: ignore[method-assign]
     if "__getattr__" not in vars(classes.DataLoader):
         _explained = get_attribute
         classes.DataLoader.__getattr__ = get_attribute  # type: ignore[attr-defined]
 
 
 def explain_no_more() -> None:
-    """Undoes explain, unless other code has replaced the method since then."""
-    global _explained
+    """Undoes explain, unless other code has replaced a method since then."""
+    global _explained, _init
+    if _init is not None and classes.DataLoader.__init__ is _init[0]:
+        classes.DataLoader.__init__ = _init[1]  # type: ignore[method-assign]
+        _init = None
     if _explained is not None and vars(classes.DataLoader).get("__getattr__") is _explained:
         del classes.DataLoader.__getattr__  # type: ignore[attr-defined]
         _explained = None

@@ -9,6 +9,7 @@ from typing import Any
 
 from headrace._base import lookup
 from headrace._loader.both.per_loader import PerLoader
+from headrace._loader.trainer.restart_state import goes_by_state
 from headrace._options import Settings, explained_as_attributes, own_values
 
 installed_options: dict[str, Any] = {}  # those of install(), for loaders that do not set them themselves
@@ -50,11 +51,11 @@ def kept(loader: Any) -> PerLoader:
 def settings_of(loader: Any, is_iterable: bool) -> Settings:
     """Returns the settings of a loader: its own, if it is one of headrace's, and those of install(). Raises TypeError
     and ValueError."""
-    own = own_values(loader)
+    own, keeps_place = own_values(loader), goes_by_state(loader.dataset, is_iterable)
     if not own:
-        return Settings.of(own, installed_options, is_iterable)
+        return Settings.of(own, installed_options, is_iterable, keeps_place)
     with explained_as_attributes():
-        return Settings.of(own, installed_options, is_iterable)
+        return Settings.of(own, installed_options, is_iterable, keeps_place)
 
 
 def option(loader: Any, name: str) -> Any:
