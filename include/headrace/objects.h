@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <headrace/remote.h>
 #include <headrace/visibility.h>
 
 #ifdef __cplusplus
@@ -34,8 +35,9 @@ HR_API const char *hr_objects_look(const hr_objects *objects, uint64_t number, u
 /* Reads a file to memory that has room for all of its bytes. -ERANGE: there is no such file. -ESTALE, -EIO and others:
  * it cannot be read. */
 HR_API int hr_objects_read(const hr_objects *objects, uint64_t number, void *memory);
-/* Asks for files that are read soon. Best effort; numbers that are out of range are ignored. */
-HR_API void hr_objects_ask(const hr_objects *objects, const int64_t *numbers, size_t count);
+/* Asks for files that are read soon. Best effort; numbers that are out of range are ignored. announcer: see
+ * headrace/remote.h; NULL: they are read now. */
+HR_API void hr_objects_ask(const hr_objects *objects, const int64_t *numbers, size_t count, hr_announcer *announcer);
 
 #ifdef __cplusplus
 }

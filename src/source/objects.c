@@ -68,9 +68,9 @@ int hr_objects_read(const hr_objects *objects, uint64_t number, void *memory) {
     return hr__pool_read(objects->pool, (uint32_t)number, 0, memory, bytes);
 }
 
-void hr_objects_ask(const hr_objects *objects, const int64_t *numbers, size_t count) {
+void hr_objects_ask(const hr_objects *objects, const int64_t *numbers, size_t count, hr_announcer *announcer) {
     uint64_t bytes;
     for (size_t i = 0; i < count; i++)
         if (numbers[i] >= 0 && hr_objects_look(objects, (uint64_t)numbers[i], &bytes))
-            hr__pool_ask(objects->pool, (uint32_t)numbers[i], 0, bytes);
+            hr__pool_ask(objects->pool, (uint32_t)numbers[i], 0, bytes, announcer);
 }

@@ -27,6 +27,7 @@ from headrace._base.status import parts_of
 from headrace._base.units import in_units
 from headrace._base.warn import warn_user
 from headrace._loader.trainer import crew, restart_state, shutdown, start_errors
+from headrace._loader.trainer.announcing import announcing_of
 from headrace._loader.trainer.snapshot import WorkerSnapshot
 from headrace._loader.trainer.tuning import Tuning
 from headrace._loader.trainer.worker_positions import WorkerPositions
@@ -133,6 +134,7 @@ class Engine:
         self._skipped = 0  # how many bad samples earlier epochs had
         self._seed = seed
         self._settings = settings
+        self._announcing = announcing_of(client.dataset)
         self._core = _core.Loader(workers, prefetch_factor, in_order, limit_bytes, arena)
         self._core.show(show)  # before the workers start
         self._began_ns = time.monotonic_ns()
@@ -274,6 +276,8 @@ class Engine:
             except Exception as error:
                 self._explain_submit(error, client)
                 raise
+        if self._announcing is not None:
+            self._announcing.step(client.tasks)
 
     def _explain_submit(self, error: Exception, client: EngineClient) -> None:
         """Decides what becomes of a task that could not be submitted. If the handler of a signal raised the exception,
@@ -451,6 +455,8 @@ class Engine:
 
     def _end_epoch(self, client: EngineClient) -> None:
         self._is_over = True
+        if self._announcing is not None:
+            self._announcing.end()
         if self._tuning is not None:
             self._core.tune_end()
             self._tuning.say(self._show)
@@ -523,6 +529,7 @@ class Engine:
         signals.without_signals(self._close)
 
     def _close(self) -> None:
+        self._announcing = None  # its end withdraws what was announced
         try:
             if self._finalizer.still_active():
                 self._last_report = self._report()
