@@ -82,8 +82,8 @@ HR_API hr_announcer *hr_announcer_free(hr_announcer *announcer);
  * new one; 0: it is the same as before. Negative errno: no fetcher runs, or it was looked for a
  * moment ago. */
 HR_API int hr_announcer_begin(hr_announcer *announcer);
-/* Announces what was added. Negative errno: not all of it was, and it has to be added again; -EAGAIN: the fetcher is
- * busy. */
+/* Announces what was added. Returns how many ranges: 0, if all of it is kept. Negative errno: not all of it was, and it
+ * has to be added again; -EAGAIN: the fetcher is busy. */
 HR_API int hr_announcer_send(hr_announcer *announcer, uint64_t position);
 /* given: what is below it is being read, by readers that ask for it themselves. Negative errno: nothing was withdrawn;
  * -EAGAIN: the fetcher is busy. */

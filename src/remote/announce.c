@@ -86,7 +86,7 @@ static int compare(const void *a, const void *b) {
 
 static int send_all(hr_announcer *announcer, uint64_t position) {
     struct wanted *wanted = announcer->wanted;
-    int sent = 0;
+    int sent = 0, count = (int)announcer->count;
     qsort(wanted, announcer->count, sizeof *wanted, compare);
     for (size_t i = 0; sent >= 0 && i < announcer->count; i += (size_t)sent) {
         size_t end = i + 1;
@@ -94,7 +94,7 @@ static int send_all(hr_announcer *announcer, uint64_t position) {
         sent = send_some(announcer, &wanted[i], end - i, position);
         if (sent < 0) return sent;
     }
-    return announcer->is_short ? -ENOMEM : 0;
+    return announcer->is_short ? -ENOMEM : count;
 }
 
 /* ---- what callers do ---- */

@@ -190,7 +190,7 @@ static void the_end_of_the_connection_withdraws(void **state) {
         hr__announcer_add(announcer, known[1], 0, UNIT);
         int r = hr_announcer_send(announcer, NONE);
         kill(getpid(), SIGSTOP);
-        _exit(is_new && r == 0 ? 0 : 1);
+        _exit(is_new && r == 1 ? 0 : 1);
     }
     check(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status));
     await_announced(11);

@@ -36,7 +36,7 @@ static PyObject *announcer_begin(PyObject *self, PyObject *ignored) {
 static PyObject *announcer_send(PyObject *self, PyObject *argument) {
     unsigned long long position = PyLong_AsUnsignedLongLong(argument);
     if (PyErr_Occurred()) return NULL;
-    return PyBool_FromLong(hr_announcer_send(announcer_of(self), position) == 0);
+    return PyLong_FromLong(hr_announcer_send(announcer_of(self), position));
 }
 
 static PyObject *announcer_withdraw(PyObject *self, PyObject *arguments) {
@@ -51,7 +51,8 @@ static PyMethodDef methods[] = {
      "it "
      "is that of before; None: no fetcher runs."},
     {"send", announcer_send, METH_O,
-     "send(position) -> bool\n\nAnnounces what sources have added. False: not all of it was."},
+     "send(position) -> int\n\nAnnounces what sources have added, and returns how many ranges. Negative: not all of it "
+     "was."},
     {"withdraw", announcer_withdraw, METH_VARARGS,
      "withdraw(read, given) -> bool\n\nWithdraws what has a position below `read`. What is below `given` is being "
      "read. "

@@ -82,6 +82,9 @@ class Announcing:
         self._drawn = 0  # samples of the tasks that were drawn, as `step` has seen it
         self._announced = 0  # all before this position were announced, or are read
         self._rest: _Rest | None = None
+        self._sent_end = (
+            0  # nothing from here on was sent to the fetcher, which has to be told what is delivered before
+        )
         self._known_end = 0  # the order from here on is not known before this position is drawn
         self._rate = 0.0  # samples that are delivered in a second; 0: not known
         self._measured = (0.0, 0)  # when it was measured last, and what was delivered then
@@ -119,10 +122,11 @@ class Announcing:
             if tasks is not self._tasks:
                 self._measured = time.monotonic(), delivered
             self._tasks, self._drawn, self._announced = tasks, delivered, delivered
-            self._rest, self._known_end = None, 0
+            self._rest, self._known_end, self._sent_end = None, 0, 0
         most = 4 * (drawn - self._drawn + _CHUNK)  # of one step, which the loop waits for
         self._drawn = drawn
-        self._announcer.withdraw(delivered, drawn)
+        if self._sent_end and self._announcer.withdraw(delivered, drawn) and delivered >= self._sent_end:
+            self._sent_end = 0
         if self._announced < drawn and not self._announce_drawn(tasks, drawn):
             return
         end = min(self._announced + most, delivered + self._ahead(delivered))
@@ -144,9 +148,12 @@ class Announcing:
         for first in range(0, len(samples), _CHUNK):
             some = samples[first : first + _CHUNK]
             self._reads.ask(some, self._announcer)
-            if not self._announcer.send(self._announced + len(some) - 1):
+            sent = self._announcer.send(self._announced + len(some) - 1)
+            if sent < 0:
                 return False
             self._announced += len(some)
+            if sent:
+                self._sent_end = self._announced
         return True
 
     def _announce_drawn(self, tasks: _core.Tasks, drawn: int) -> bool:
