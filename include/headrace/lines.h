@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include <headrace/index.h>
+#include <headrace/remote.h>
 #include <headrace/visibility.h>
 
 #ifdef __cplusplus
@@ -57,8 +58,9 @@ HR_API int hr_lines_find(const hr_lines *lines, uint64_t index, struct hr_line *
 HR_API int hr_lines_read(const hr_lines *lines, uint64_t index, const struct hr_line *line, void *memory,
                          const char **ret_bytes);
 
-/* Asks the kernel to read the lines of a batch ahead, so that a disk can read several at a time. Best effort. */
-HR_API void hr_lines_ask(const hr_lines *lines, const int64_t *indices, uint64_t count);
+/* Asks the kernel to read the lines of a batch ahead, so that a disk can read several at a time. Best effort.
+ * announcer: see headrace/remote.h; NULL: they are read now. */
+HR_API void hr_lines_ask(const hr_lines *lines, const int64_t *indices, uint64_t count, hr_announcer *announcer);
 
 /* Finds the number of a line in its file, from 1 on; blank lines count. Reads what is between lines if the file has
  * blank ones. Errors as hr_lines_read. */

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <headrace/remote.h>
 #include <headrace/visibility.h>
 
 #ifdef __cplusplus
@@ -37,8 +38,9 @@ HR_API int hr_objects_read(const hr_objects *objects, uint64_t number, void *mem
 /* Reads a part of a file that is needed once: of a remote object, what is not kept already is not kept. -ERANGE: there
  * is no such file, or the part is not within it. Others as hr_objects_read. */
 HR_API int hr_objects_read_part(const hr_objects *objects, uint64_t number, uint64_t at, uint64_t bytes, void *memory);
-/* Asks for files that are read soon. Best effort; numbers that are out of range are ignored. */
-HR_API void hr_objects_ask(const hr_objects *objects, const int64_t *numbers, size_t count);
+/* Asks for files that are read soon. Best effort; numbers that are out of range are ignored. announcer: see
+ * headrace/remote.h; NULL: they are read now. */
+HR_API void hr_objects_ask(const hr_objects *objects, const int64_t *numbers, size_t count, hr_announcer *announcer);
 
 #ifdef __cplusplus
 }

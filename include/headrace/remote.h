@@ -64,6 +64,32 @@ HR_API int hr_remote_find(const char *path, struct hr_remote_object *ret_object)
 /* Closes the connection of this thread to the fetcher, which is made again when it is needed. */
 HR_API void hr_remote_close(void);
 
+/* Tells the fetcher what will be read later, so that it is fetched before it is read. It has a connection of its own,
+ * and never waits.
+ *
+ *     hr_announcer_begin(announcer)                      no fetcher runs: nothing can be announced now
+ *     hr_tar_ask(tar, samples, count, announcer)         and the other sources: adds what the samples need
+ *     hr_announcer_send(announcer, position)             announces that, in the order in which it will be read
+ *     hr_announcer_withdraw(announcer, read, given)      what has a position below `read` was read, or will not be
+ *
+ * Positions are numbers of the caller's that only grow, such as those of samples, until all is withdrawn (UINT64_MAX).
+ * Threads: a call that finds another thread in one does nothing. A forked child has announced nothing yet. */
+typedef struct hr_announcer hr_announcer;
+/* -ENOMEM. Owned by the caller. */
+HR_API int hr_announcer_new(hr_announcer **ret_announcer);
+/* Withdraws all. NULL is fine; returns NULL. */
+HR_API hr_announcer *hr_announcer_free(hr_announcer *announcer);
+/* Connects, if there is no connection. Returns 1: what was announced before is withdrawn, because the connection is a
+ * new one; 0: it is the same as before. Negative errno: no fetcher runs, or it was looked for a
+ * moment ago. */
+HR_API int hr_announcer_begin(hr_announcer *announcer);
+/* Announces what was added. Returns how many ranges: 0, if all of it is kept. Negative errno: not all of it was, and it
+ * has to be added again; -EAGAIN: the fetcher is busy. */
+HR_API int hr_announcer_send(hr_announcer *announcer, uint64_t position);
+/* given: what is below it is being read, by readers that ask for it themselves. Negative errno: nothing was withdrawn;
+ * -EAGAIN: the fetcher is busy. */
+HR_API int hr_announcer_withdraw(hr_announcer *announcer, uint64_t read, uint64_t given);
+
 /* Calls the fetcher with a text of at most 60 KiB, and returns its answer, which the caller frees by hr_remote_free.
  * Negative errno with a message. */
 HR_API int hr_remote_call(const char *text, size_t bytes, char **ret_answer, size_t *ret_bytes);

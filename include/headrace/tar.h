@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include <headrace/index.h>
+#include <headrace/remote.h>
 #include <headrace/visibility.h>
 
 #ifdef __cplusplus
@@ -73,8 +74,8 @@ HR_API int hr_tar_read(const hr_tar *tar, uint64_t file, const struct hr_tar_mem
                        void *const *targets, char *ret_key, size_t key_room, size_t *ret_key_bytes);
 
 /* Asks the kernel to read these samples, so that a disk can read several at a time. Best effort; numbers that are out
- * of range are ignored. */
-HR_API void hr_tar_ask(const hr_tar *tar, const int64_t *samples, size_t count);
+ * of range are ignored. announcer: see headrace/remote.h; NULL: they are read now. */
+HR_API void hr_tar_ask(const hr_tar *tar, const int64_t *samples, size_t count, hr_announcer *announcer);
 
 #ifdef __cplusplus
 }

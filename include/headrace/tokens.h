@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include <headrace/batch.h>
+#include <headrace/remote.h>
 #include <headrace/visibility.h>
 
 #ifdef __cplusplus
@@ -119,6 +120,11 @@ HR_API int hr_tokens_read(const hr_tokens *tokens, uint64_t index, const struct 
  */
 HR_API int hr_tokens_gather(const hr_tokens *tokens, const int64_t *indices, uint64_t count, int64_t *ret_tokens,
                             int64_t *ret_labels);
+
+/* Asks the kernel to read samples ahead. Best effort; numbers that are out of range are ignored, and so are sequences
+ * and documents of Megatron's files, whose places would have to be read. announcer: see headrace/remote.h; NULL: they
+ * are read now. */
+HR_API void hr_tokens_ask(const hr_tokens *tokens, const int64_t *indices, size_t count, hr_announcer *announcer);
 
 /* Writes the lengths of `count` samples from `first` on. Errors as hr_tokens_find. */
 HR_API int hr_tokens_lengths(const hr_tokens *tokens, uint64_t first, uint64_t count, int64_t *ret_lengths);

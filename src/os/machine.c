@@ -50,7 +50,6 @@ void hr_machine_look(struct hr_machine *ret_machine) {
         .has_end_signals = hr__ends_are_signalled() == 0,
     };
     /* Memory may have become free between the two looks. */
-    if (ret_machine->available_bytes)
-        ret_machine->spare_bytes = hr__min(ret_machine->spare_bytes, ret_machine->available_bytes);
+    ret_machine->spare_bytes = hr__min(ret_machine->spare_bytes, ret_machine->available_bytes);
     look_at_shared_memory(ret_machine);
 }

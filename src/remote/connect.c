@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The connection of a thread to the fetcher, and the start of a fetcher. */
+/* Connections to the fetcher, that of a thread among them, and the start of a fetcher. */
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -180,53 +180,27 @@ static int start_or_wait(const char *folder, int64_t started_ns) {
     return r;
 }
 
-/* ---- the connection of a thread ---- */
+/* ---- connections ---- */
 
-/* A thread has its own, so that no lock is held at a fork and answers need not be sorted. A forked child sees another
- * pid, and makes its own. The program may have closed the descriptor, whose number is then another file's. */
-struct link {
-    int fd;
-    uint32_t pid;
-    uint64_t device, inode;
-};
-
-static _Thread_local struct link own_link = {.fd = -1};
-static pthread_key_t at_exit;
-static pthread_once_t at_exit_once = PTHREAD_ONCE_INIT;
-
-static bool is_open(const struct link *link) {
+static bool has_fd(const struct hr__link *link) {
     struct hr__file_info info;
-    return link->fd >= 0 && link->pid == hr__pid() && hr__file_look_fd(link->fd, &info) == 0 &&
-           info.device == link->device && info.inode == link->inode;
+    return link->fd >= 0 && hr__file_look_fd(link->fd, &info) == 0 && info.device == link->device &&
+           info.inode == link->inode;
 }
 
-static void close_link(void *context) {
-    struct link *link = context;
-    struct hr__file_info info;
-    bool is_ours = link->fd >= 0 && hr__file_look_fd(link->fd, &info) == 0 && info.device == link->device &&
-                   info.inode == link->inode;
-    if (is_ours) hr__close(&link->fd);
+bool hr__link_is_open(const struct hr__link *link) {
+    return link->pid == hr__pid() && has_fd(link);
+}
+
+void hr__link_drop(struct hr__link *link) {
+    if (has_fd(link)) hr__close(&link->fd);
     link->fd = -1;
 }
 
-void hr__link_close(void) {
-    close_link(&own_link);
-}
-
-void hr_remote_close(void) {
-    hr__link_close();
-}
-
-static void make_key(void) {
-    pthread_key_create(&at_exit, close_link);
-}
-
-static void take_link(int fd) {
+static struct hr__link link_of(int fd) {
     struct hr__file_info info = {0};
     hr__file_look_fd(fd, &info);
-    own_link = (struct link){.fd = fd, .pid = hr__pid(), .device = info.device, .inode = info.inode};
-    pthread_once(&at_exit_once, make_key);
-    pthread_setspecific(at_exit, &own_link);
+    return (struct hr__link){.fd = fd, .pid = hr__pid(), .device = info.device, .inode = info.inode};
 }
 
 static int connect_once(const char *folder, int *ret_fd) {
@@ -259,6 +233,43 @@ static int try_to_connect(char folder[HR__PATH_BYTES], int *ret_fd, bool *ret_is
     return hr__fail(r, "remote: cannot connect to the fetcher in %s: %s", folder, hr_error_text(r));
 }
 
+int hr__link_open(struct hr__link *link) {
+    char folder[HR__PATH_BYTES];
+    bool is_fetcher_absent;
+    int fd = -1;
+    int r = try_to_connect(folder, &fd, &is_fetcher_absent);
+    if (r == 0) *link = link_of(fd);
+    return r;
+}
+
+/* ---- the connection of a thread ---- */
+
+static _Thread_local struct hr__link own_link = {.fd = -1};
+static pthread_key_t at_exit;
+static pthread_once_t at_exit_once = PTHREAD_ONCE_INIT;
+
+void hr__link_close(void) {
+    hr__link_drop(&own_link);
+}
+
+void hr_remote_close(void) {
+    hr__link_close();
+}
+
+static void drop_at_exit(void *link) {
+    hr__link_drop(link);
+}
+
+static void make_key(void) {
+    pthread_key_create(&at_exit, drop_at_exit);
+}
+
+static void take_link(int fd) {
+    own_link = link_of(fd);
+    pthread_once(&at_exit_once, make_key);
+    pthread_setspecific(at_exit, &own_link);
+}
+
 static int make_link(void) {
     char folder[HR__PATH_BYTES];
     int64_t begin_ns = hr__now_ns();
@@ -287,7 +298,7 @@ int hr__link_send(const struct hr__read_part *parts, size_t count) {
     enum { TRIES = 10 };
     int r = 0;
     for (int i = 0; i < TRIES; i++) {
-        if (!is_open(&own_link)) {
+        if (!hr__link_is_open(&own_link)) {
             hr__link_close(); /* that of the parent, in a forked child */
             r = make_link();
             if (r < 0) return r;
@@ -303,7 +314,7 @@ int hr__link_send(const struct hr__read_part *parts, size_t count) {
 }
 
 void hr__link_try_send(const struct hr__read_part *parts, size_t count) {
-    if (!is_open(&own_link)) {
+    if (!hr__link_is_open(&own_link)) {
         hr__link_close();
         if (make_link() < 0) return;
     }

@@ -95,6 +95,7 @@ static const char *take_text(const char **at, size_t *left, uint32_t bytes) {
     return text;
 }
 
+/* READ, ASK and ANNOUNCE. */
 static void take_range(hr_fetcher *fetcher, struct hr__reader *reader, const char *message, size_t bytes) {
     struct hr__range_request range;
     char name[HR__NAME_BYTES + 1] = "";
@@ -107,20 +108,32 @@ static void take_range(hr_fetcher *fetcher, struct hr__reader *reader, const cha
     const char *url = version ? take_text(&at, &left, range.url_bytes) : NULL;
     const char *storage = url ? take_text(&at, &left, range.storage_bytes) : NULL;
     bool is_within = range.bytes > 0 && range.at < range.object_bytes && range.bytes <= range.object_bytes - range.at;
-    if (storage && is_within && hr__is_name(name))
+    bool is_valid = storage && is_within && hr__is_name(name);
+    if (is_valid && range.head.type == HR__ANNOUNCE)
+        hr__announced_add(fetcher, reader, &range, version, url, storage, at, left / sizeof(struct hr__range));
+    else if (is_valid)
         hr__jobs_read(fetcher, reader, &range, version, url, storage);
     else
         hr__answer(reader, range.head.id, -EPROTO, "remote: the fetcher received an invalid request");
 }
 
-static void take_message(hr_fetcher *fetcher, struct hr__reader *reader, const char *message, size_t bytes) {
+static void take_withdrawal(hr_fetcher *fetcher, struct hr__reader *reader, const char *message, size_t bytes) {
+    struct hr__withdrawal withdrawal;
+    if (bytes < sizeof withdrawal) return;
+    memcpy(&withdrawal, message, sizeof withdrawal);
+    hr__announced_withdraw(fetcher, reader, withdrawal.read, withdrawal.given);
+}
+
+void hr__fetcher_take_message(hr_fetcher *fetcher, struct hr__reader *reader, const char *message, size_t bytes) {
     struct hr__message head = {0};
     if (bytes >= sizeof head) memcpy(&head, message, sizeof head);
     hr__stop_at(HR__AT_FETCHER_RECEIVED);
     if (head.magic != HR__REMOTE_MAGIC)
         hr__answer(reader, head.id, -EPROTO, "remote: the fetcher is that of another version of headrace");
-    else if (head.type == HR__READ || head.type == HR__ASK)
+    else if (head.type == HR__READ || head.type == HR__ASK || head.type == HR__ANNOUNCE)
         take_range(fetcher, reader, message, bytes);
+    else if (head.type == HR__WITHDRAW)
+        take_withdrawal(fetcher, reader, message, bytes);
     else if (head.type == HR__CALL)
         hr__jobs_call(fetcher, reader, head.id, message + sizeof head, bytes - sizeof head);
     else
@@ -134,7 +147,7 @@ static void take_messages(hr_fetcher *fetcher, struct hr__reader *reader, char *
         if (bytes == -EAGAIN) return;
         pthread_mutex_lock(&fetcher->lock);
         if (bytes > 0)
-            take_message(fetcher, reader, memory, (size_t)bytes);
+            hr__fetcher_take_message(fetcher, reader, memory, (size_t)bytes);
         else
             reader->is_gone = true;
         pthread_mutex_unlock(&fetcher->lock);
@@ -175,6 +188,7 @@ static void drop_gone(hr_fetcher *fetcher) {
             continue;
         }
         *place = reader->next;
+        hr__announced_withdraw(fetcher, reader, UINT64_MAX, UINT64_MAX);
         fetcher->reader_count--;
         hr__reader_unref(reader);
     }
@@ -307,6 +321,8 @@ hr_fetcher *hr_fetcher_close(hr_fetcher *fetcher) {
         hr__thread_join(&fetcher->thread);
         hr_fetcher_save(fetcher);
     }
+    for (struct hr__reader *reader = fetcher->readers; reader; reader = reader->next)
+        hr__announced_withdraw(fetcher, reader, UINT64_MAX, UINT64_MAX);
     hr__jobs_free(fetcher);
     while (fetcher->readers) {
         struct hr__reader *reader = fetcher->readers;

@@ -53,7 +53,7 @@ static void free_object(hr_fetcher *fetcher, struct hr__object *object) {
 }
 
 static bool is_idle(const struct hr__object *object) {
-    return object->job_count == 0 && !object->is_saving;
+    return object->job_count == 0 && object->announced_count == 0 && !object->is_saving;
 }
 
 /* Forgets the object that was not used for the longest time, of some, and closes its file. What was written to it since
@@ -69,7 +69,7 @@ static void forget_one(hr_fetcher *fetcher) {
     free_object(fetcher, object);
 }
 
-static uint64_t open_most(void) {
+uint64_t hr__jobs_open_most(void) {
     uint64_t limit = hr__open_file_limit();
     return hr__min(limit / OPEN_SHARE, 1 << 16);
 }
@@ -91,7 +91,7 @@ static struct hr__object *find_object(hr_fetcher *fetcher, const struct hr__rang
 }
 
 static struct hr__object *add_object(hr_fetcher *fetcher, const struct hr__range_request *range) {
-    if (fetcher->object_count >= open_most()) forget_one(fetcher);
+    if (fetcher->object_count >= hr__jobs_open_most()) forget_one(fetcher);
     struct hr__object *object = hr__realloc(NULL, sizeof *object);
     if (!object) return NULL;
     *object = (struct hr__object){.bytes = range->object_bytes};
@@ -104,9 +104,10 @@ static struct hr__object *add_object(hr_fetcher *fetcher, const struct hr__range
 }
 
 static unsigned char *new_bits(uint64_t object_bytes) {
-    uint64_t bytes = object_bytes / HR__UNIT_BYTES / 8 + 1;
-    unsigned char *bits = hr__realloc(NULL, bytes);
-    if (bits) memset(bits, 0, bytes);
+    struct hr__blocks_plan plan;
+    if (hr__blocks_plan(object_bytes, &plan) < 0) return NULL;
+    unsigned char *bits = hr__realloc(NULL, plan.bit_bytes + 1);
+    if (bits) memset(bits, 0, plan.bit_bytes + 1);
     return bits;
 }
 
@@ -126,15 +127,21 @@ static void open_blocks(hr_fetcher *fetcher, struct hr__object *object) {
         object->blocks = NULL;
 }
 
-static struct hr__object *take_object(hr_fetcher *fetcher, const struct hr__range_request *range, const char *version,
-                                      const char *url, const char *storage) {
+struct hr__object *hr__jobs_object(hr_fetcher *fetcher, const struct hr__range_request *range, const char *version,
+                                   const char *url, const char *storage) {
     struct hr__object *object = find_object(fetcher, range);
     if (!object) object = add_object(fetcher, range);
     if (!object) return NULL;
     if (!set_text(&object->version, version) || !set_text(&object->url, url) || !set_text(&object->storage, storage))
         return NULL;
     object->used_ns = hr__now_ns();
-    open_blocks(fetcher, object);
+    return object;
+}
+
+static struct hr__object *take_object(hr_fetcher *fetcher, const struct hr__range_request *range, const char *version,
+                                      const char *url, const char *storage) {
+    struct hr__object *object = hr__jobs_object(fetcher, range, version, url, storage);
+    if (object) open_blocks(fetcher, object);
     return object;
 }
 
@@ -488,16 +495,17 @@ static struct hr__parcel *add_parcel(hr_fetcher *fetcher, struct hr__object *obj
     return parcel;
 }
 
-/* Has an announced range fetched into memory, if there is room for it. */
-static void fetch_parcel(hr_fetcher *fetcher, struct hr__object *object, uint64_t at, uint64_t bytes) {
+/* Has a range fetched into memory. Returns false if there is no room for it now, of `most` bytes for all of them. */
+static bool fetch_parcel(hr_fetcher *fetcher, struct hr__object *object, uint64_t at, uint64_t bytes, uint64_t most) {
     drop_old(fetcher);
-    if (bytes > PARCEL_BYTES_MOST || fetcher->parcel_bytes + bytes > PARCELS_BYTES_MOST) return;
-    if (fetcher->soon.count >= SOON_QUEUED_MOST || find_parcel(object, at, bytes)) return;
+    const struct hr__parcel *found = find_parcel(object, at, bytes);
+    if (bytes > PARCEL_BYTES_MOST || (found && !found->taken)) return true; /* one that was read is soon dropped */
+    if (fetcher->parcel_bytes + bytes > most || fetcher->soon.count >= SOON_QUEUED_MOST) return false;
     struct hr__job *job = new_job(fetcher, HR_FETCHER_PART, object);
     struct hr__parcel *parcel = job ? add_parcel(fetcher, object, at, bytes) : NULL;
     if (!parcel) {
         if (job) free_job(job);
-        return;
+        return false;
     }
     parcel->references++;
     job->parcel = parcel;
@@ -506,6 +514,7 @@ static void fetch_parcel(hr_fetcher *fetcher, struct hr__object *object, uint64_
     job->bytes = bytes;
     job->is_direct = job->is_soon = true;
     queue(fetcher, job);
+    return true;
 }
 
 /* The bytes of a parcel have come; data NULL: they have not. The jobs that wait for it are queued. */
@@ -559,13 +568,35 @@ static uint64_t missing_bytes(const struct hr__object *object, uint64_t at, uint
     return bytes;
 }
 
-static void ask_for(hr_fetcher *fetcher, struct hr__object *object, uint64_t at, uint64_t end) {
-    uint64_t missing = missing_bytes(object, at, end);
-    if (!missing) return;
-    if (may_keep(fetcher, object, missing))
-        fetch_units(fetcher, object, at, end, NULL);
-    else
-        fetch_parcel(fetcher, object, at, end - at);
+enum hr__soon hr__jobs_fetch_soon(hr_fetcher *fetcher, struct hr__object *object, struct hr__range range,
+                                  uint64_t kept_most, uint64_t memory_most, uint64_t *ret_bytes) {
+    open_blocks(fetcher, object);
+    uint64_t end = range.at + range.bytes, missing = missing_bytes(object, range.at, end);
+    *ret_bytes = 0;
+    if (!missing) return HR__SOON_KEPT;
+    if (!may_keep(fetcher, object, missing))
+        return fetch_parcel(fetcher, object, range.at, range.bytes, memory_most) ? HR__SOON_IN_MEMORY
+                                                                                 : HR__SOON_NO_ROOM;
+    if (missing > kept_most) return HR__SOON_NO_ROOM;
+    fetch_units(fetcher, object, range.at, end, NULL);
+    *ret_bytes = missing;
+    return HR__SOON_KEPT;
+}
+
+void hr__jobs_drop_soon(hr_fetcher *fetcher, const struct hr__object *object, struct hr__range range) {
+    struct hr__parcel *parcel = find_parcel(object, range.at, range.bytes);
+    if (parcel && !parcel->waiting) drop_parcel(fetcher, parcel);
+}
+
+/* All of an object is needed in an epoch, and a request for a unit costs as much as one for a block. */
+struct hr__range hr__jobs_widen(hr_fetcher *fetcher, struct hr__object *object, struct hr__range range) {
+    if (range.bytes >= HR__UNIT_BYTES) return range;
+    uint64_t at = range.at - range.at % PART_BYTES;
+    uint64_t end = hr__min(hr__round_up(range.at + range.bytes, PART_BYTES), object->bytes);
+    open_blocks(fetcher, object);
+    bool is_missing = missing_bytes(object, range.at, range.at + range.bytes) > 0;
+    if (!is_missing || !may_keep(fetcher, object, missing_bytes(object, at, end))) return range;
+    return (struct hr__range){at, end - at};
 }
 
 static void begin_read(hr_fetcher *fetcher, struct hr__request *request, bool is_direct) {
@@ -585,7 +616,10 @@ void hr__jobs_read(hr_fetcher *fetcher, struct hr__reader *reader, const struct 
     bool is_read = range->head.type == HR__READ;
     struct hr__object *object = take_object(fetcher, range, version, url, storage);
     struct hr__request *request = object && is_read ? new_request(fetcher, reader, range->head.id) : NULL;
-    if (object && !is_read) ask_for(fetcher, object, range->at, range->at + range->bytes);
+    uint64_t bytes;
+    if (object && !is_read)
+        hr__jobs_fetch_soon(fetcher, object, (struct hr__range){range->at, range->bytes}, UINT64_MAX,
+                            PARCELS_BYTES_MOST, &bytes);
     if (!is_read) return;
     if (request) {
         request->url = copy_text(url, strlen(url));
@@ -688,6 +722,7 @@ static void send_bytes(hr_fetcher *fetcher, struct hr__job *job, const void *dat
 static struct hr__job *next_job(hr_fetcher *fetcher) {
     if (fetcher->now.first) return fetcher->now.first;
     if (fetcher->running_soon >= SOON_RUNNING_MOST) return NULL;
+    if (!fetcher->soon.first) hr__announced_begin(fetcher);
     return fetcher->soon.first ? fetcher->soon.first : add_fill(fetcher);
 }
 
@@ -893,6 +928,7 @@ void hr_fetcher_look(hr_fetcher *fetcher, struct hr_fetcher_info *ret_info) {
                                          .fetched_bytes = fetcher->fetched_bytes,
                                          .sent_bytes = fetcher->sent_bytes,
                                          .connections = fetcher->reader_count,
+                                         .announced = fetcher->waiting_count,
                                          .is_ending = fetcher->is_ending,
                                          .jobs = fetcher->now.count + fetcher->soon.count + fetcher->running.count};
     pthread_mutex_unlock(&fetcher->lock);

@@ -156,7 +156,7 @@ static int take_line(char *line, const char *url, const char *storage) {
     return hr__fail(code < 0 ? code : -EIO, "%s", line);
 }
 
-static int take_answer(char *answer, const char *const *urls, size_t count, const char *storage) {
+int hr__known_take(char *answer, const char *const *urls, size_t count, const char *storage) {
     for (size_t i = 0; i < count; i++) {
         char *line = answer;
         size_t length = strcspn(line, "\n");
@@ -188,7 +188,7 @@ static int look_at_some(const char *const *urls, size_t *count, const char *stor
     if (text.is_short) r = hr__fail(-ENOMEM, "remote: no memory for a request");
     if (r == 0 && !*count) r = hr__fail(-ENAMETOOLONG, "remote: a URL is longer than %d bytes", HR__CALL_BYTES);
     if (r == 0) r = hr_remote_call(text.bytes, text.length, &answer, &bytes);
-    if (r == 0) r = take_answer(answer, urls, *count, storage);
+    if (r == 0) r = hr__known_take(answer, urls, *count, storage);
     hr_remote_free(answer);
     hr__text_free(&text);
     return r;

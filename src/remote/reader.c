@@ -16,25 +16,18 @@ enum { FETCHERS_MOST = 20 };
 
 static _Atomic uint64_t last_id;
 
-static struct hr__message new_head(enum hr__message_type type) {
-    return (struct hr__message){.magic = HR__REMOTE_MAGIC, .type = type, .id = atomic_fetch_add(&last_id, 1) + 1};
+static uint64_t new_id(void) {
+    return atomic_fetch_add(&last_id, 1) + 1;
 }
 
 /* ---- answers ---- */
 
-/* Takes the bytes of an answer. A negative errno ends the request. */
-typedef int (*taker)(void *context, const char *bytes, size_t count);
-
-/* Receives one message. Returns 1: it was the last of the answer; 0: there is more. -EPIPE: the fetcher has ended. */
-static int take_message(char *message, uint64_t id, taker take, void *context) {
+int hr__answer_take(const char *message, size_t bytes, uint64_t id, hr__taker take, void *context) {
     struct hr__answer answer;
-    int bytes = hr__link_receive(message, HR__MESSAGE_BYTES);
-    if (bytes == -EINTR || bytes == -ECANCELED) return bytes;
-    if (bytes <= 0) return -EPIPE;
-    if ((size_t)bytes < sizeof answer) return hr__fail(-EPROTO, "remote: the fetcher sent half a message");
+    if (bytes < sizeof answer) return hr__fail(-EPROTO, "remote: the fetcher sent half a message");
     memcpy(&answer, message, sizeof answer);
     const char *text = message + sizeof answer;
-    size_t text_bytes = (size_t)bytes - sizeof answer;
+    size_t text_bytes = bytes - sizeof answer;
     if (answer.head.magic != HR__REMOTE_MAGIC)
         return hr__fail(-EPROTO, "remote: the fetcher of this folder is that of another version of headrace; give "
                                  "another folder (HEADRACE_REMOTE)" HR_HELP("remote-fetcher"));
@@ -44,7 +37,14 @@ static int take_message(char *message, uint64_t id, taker take, void *context) {
     return hr__fail(answer.code < 0 ? answer.code : -EPROTO, "%.*s", (int)text_bytes, text);
 }
 
-static int take_answer(uint64_t id, taker take, void *context) {
+/* Receives one message. Returns 1: it was the last of the answer; 0: there is more. -EPIPE: the fetcher has ended. */
+static int take_message(char *message, uint64_t id, hr__taker take, void *context) {
+    int bytes = hr__link_receive(message, HR__MESSAGE_BYTES);
+    if (bytes == -EINTR || bytes == -ECANCELED) return bytes;
+    return bytes <= 0 ? -EPIPE : hr__answer_take(message, (size_t)bytes, id, take, context);
+}
+
+static int take_answer(uint64_t id, hr__taker take, void *context) {
     char *message = hr__realloc(NULL, HR__MESSAGE_BYTES);
     if (!message) return hr__fail(-ENOMEM, "remote: no memory for an answer");
     int r;
@@ -57,7 +57,7 @@ static int take_answer(uint64_t id, taker take, void *context) {
 
 /* Sends a request and takes its answer; if the fetcher ends meanwhile, it asks the next one. `restart` forgets what was
  * taken. */
-static int request(struct hr__read_part *parts, size_t count, uint64_t id, taker take, void (*restart)(void *),
+static int request(struct hr__read_part *parts, size_t count, uint64_t id, hr__taker take, void (*restart)(void *),
                    void *context) {
     for (int i = 0; i < FETCHERS_MOST; i++) {
         int r = hr__link_send(parts, count);
@@ -77,21 +77,14 @@ static int request(struct hr__read_part *parts, size_t count, uint64_t id, taker
 
 /* ---- parts of objects ---- */
 
-/* The places that bytes are written to, one after the other. */
-struct target {
-    const struct hr__read_part *places;
-    size_t count, place, used; /* used: bytes of places[place] */
-    uint64_t taken, wanted;
-};
-
 static void restart_target(void *context) {
-    struct target *target = context;
+    struct hr__target *target = context;
     target->place = target->used = 0;
     target->taken = 0;
 }
 
-static int take_bytes(void *context, const char *bytes, size_t count) {
-    struct target *target = context;
+int hr__target_take(void *context, const char *bytes, size_t count) {
+    struct hr__target *target = context;
     if (count > target->wanted - target->taken)
         return hr__fail(-EPROTO, "remote: the fetcher sent more bytes than were wanted");
     target->taken += count;
@@ -107,36 +100,37 @@ static int take_bytes(void *context, const char *bytes, size_t count) {
     return 0;
 }
 
-static struct hr__range_request range_of(const struct hr__known *known, enum hr__message_type type, uint64_t at,
-                                         uint64_t bytes) {
+struct hr__range_request hr__range_request(const struct hr__known *known, enum hr__message_type type, uint64_t id,
+                                           struct hr__range range) {
     const struct hr_remote_object *object = &known->object;
-    struct hr__range_request range = {.head = new_head(type), .object_bytes = object->bytes, .at = at, .bytes = bytes};
-    memcpy(range.name, object->name, HR__NAME_BYTES);
-    range.version_bytes = (uint32_t)strlen(object->version) + 1;
-    range.url_bytes = (uint32_t)strlen(object->url) + 1;
-    range.storage_bytes = (uint32_t)strlen(object->storage) + 1;
-    return range;
+    struct hr__range_request request = {.head = {.magic = HR__REMOTE_MAGIC, .type = type, .id = id}};
+    memcpy(request.name, object->name, HR__NAME_BYTES);
+    request.object_bytes = object->bytes;
+    request.at = range.at;
+    request.bytes = range.bytes;
+    request.version_bytes = (uint32_t)strlen(object->version) + 1;
+    request.url_bytes = (uint32_t)strlen(object->url) + 1;
+    request.storage_bytes = (uint32_t)strlen(object->storage) + 1;
+    return request;
 }
 
-enum { PARTS = 4 };
-
-static void set_parts(struct hr__read_part parts[PARTS], struct hr__range_request *range,
-                      const struct hr__known *known) {
+void hr__range_parts(struct hr__read_part parts[HR__RANGE_PARTS], struct hr__range_request *request,
+                     const struct hr__known *known) {
     const struct hr_remote_object *object = &known->object;
-    parts[0] = (struct hr__read_part){range, sizeof *range};
-    parts[1] = (struct hr__read_part){(void *)object->version, range->version_bytes};
-    parts[2] = (struct hr__read_part){(void *)object->url, range->url_bytes};
-    parts[3] = (struct hr__read_part){(void *)object->storage, range->storage_bytes};
+    parts[0] = (struct hr__read_part){request, sizeof *request};
+    parts[1] = (struct hr__read_part){(void *)object->version, request->version_bytes};
+    parts[2] = (struct hr__read_part){(void *)object->url, request->url_bytes};
+    parts[3] = (struct hr__read_part){(void *)object->storage, request->storage_bytes};
 }
 
 int hr__remote_get(const struct hr__known *known, uint64_t at, uint64_t bytes, bool is_direct,
                    struct hr__read_part *places, size_t count) {
-    struct hr__range_request range = range_of(known, HR__READ, at, bytes);
-    struct target target = {.places = places, .count = count, .wanted = bytes};
-    struct hr__read_part parts[PARTS];
+    struct hr__range_request range = hr__range_request(known, HR__READ, new_id(), (struct hr__range){at, bytes});
+    struct hr__target target = {.places = places, .count = count, .wanted = bytes};
+    struct hr__read_part parts[HR__RANGE_PARTS];
     range.is_direct = is_direct;
-    set_parts(parts, &range, known);
-    int r = request(parts, PARTS, range.head.id, take_bytes, restart_target, &target);
+    hr__range_parts(parts, &range, known);
+    int r = request(parts, HR__RANGE_PARTS, range.head.id, hr__target_take, restart_target, &target);
     if (r < 0) return r;
     if (target.taken != 0 && target.taken != bytes)
         return hr__fail(-EPROTO, "remote: the fetcher sent %" PRIu64 " of %" PRIu64 " bytes", target.taken, bytes);
@@ -144,10 +138,10 @@ int hr__remote_get(const struct hr__known *known, uint64_t at, uint64_t bytes, b
 }
 
 void hr__remote_ask(const struct hr__known *known, uint64_t at, uint64_t bytes) {
-    struct hr__range_request range = range_of(known, HR__ASK, at, bytes);
-    struct hr__read_part parts[PARTS];
-    set_parts(parts, &range, known);
-    hr__link_try_send(parts, PARTS);
+    struct hr__range_request range = hr__range_request(known, HR__ASK, new_id(), (struct hr__range){at, bytes});
+    struct hr__read_part parts[HR__RANGE_PARTS];
+    hr__range_parts(parts, &range, known);
+    hr__link_try_send(parts, HR__RANGE_PARTS);
 }
 
 /* ---- calls ---- */
@@ -163,7 +157,7 @@ static void restart_text(void *context) {
 }
 
 int hr_remote_call(const char *text, size_t bytes, char **ret_answer, size_t *ret_bytes) {
-    struct hr__message head = new_head(HR__CALL);
+    struct hr__message head = {.magic = HR__REMOTE_MAGIC, .type = HR__CALL, .id = new_id()};
     struct hr__read_part parts[] = {{&head, sizeof head}, {(void *)text, bytes}};
     struct hr__text answer = {0};
     if (bytes > HR__CALL_BYTES) return hr__fail(-EMSGSIZE, "remote: a request is too long");

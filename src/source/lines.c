@@ -148,11 +148,11 @@ int hr_lines_read(const hr_lines *lines, uint64_t index, const struct hr_line *l
     return r;
 }
 
-void hr_lines_ask(const hr_lines *lines, const int64_t *indices, uint64_t count) {
+void hr_lines_ask(const hr_lines *lines, const int64_t *indices, uint64_t count, hr_announcer *announcer) {
     for (uint64_t i = 0; i < count; i++) {
         struct hr_line line;
         if (indices[i] >= 0 && hr_lines_find(lines, (uint64_t)indices[i], &line) == 0)
-            hr__pool_ask(lines->pool, (uint32_t)line.file, line.at, line.bytes);
+            hr__pool_ask(lines->pool, (uint32_t)line.file, line.at, line.bytes, announcer);
     }
 }
 

@@ -75,9 +75,9 @@ int hr_objects_read_part(const hr_objects *objects, uint64_t number, uint64_t at
     return bytes ? hr__pool_read_once(objects->pool, (uint32_t)number, at, memory, bytes) : 0;
 }
 
-void hr_objects_ask(const hr_objects *objects, const int64_t *numbers, size_t count) {
+void hr_objects_ask(const hr_objects *objects, const int64_t *numbers, size_t count, hr_announcer *announcer) {
     uint64_t bytes;
     for (size_t i = 0; i < count; i++)
         if (numbers[i] >= 0 && hr_objects_look(objects, (uint64_t)numbers[i], &bytes))
-            hr__pool_ask(objects->pool, (uint32_t)numbers[i], 0, bytes);
+            hr__pool_ask(objects->pool, (uint32_t)numbers[i], 0, bytes, announcer);
 }

@@ -240,15 +240,15 @@ static int read_remote(struct hr__pool *pool, struct hr__pool_file *file, uint64
     }
 }
 
-static void ask_remote(struct hr__pool *pool, struct hr__pool_file *file, uint64_t at, uint64_t bytes) {
+static void ask_remote(struct hr__pool *pool, struct hr__pool_file *file, uint64_t at, uint64_t bytes,
+                       hr_announcer *announcer) {
     if (at >= file->first.bytes || !bytes) return;
     bytes = hr__min(bytes, file->first.bytes - at);
     int fd = take_kept(pool, file, at, bytes);
-    if (fd < 0) {
-        hr__remote_ask(file->remote, at, bytes);
-        return;
-    }
-    hr__file_ask(fd, at, bytes);
+    if (fd < 0 && announcer) hr__announcer_add(announcer, file->remote, at, bytes);
+    if (fd < 0 && !announcer) hr__remote_ask(file->remote, at, bytes);
+    if (fd < 0) return;
+    if (!announcer) hr__file_ask(fd, at, bytes);
     give_back(file);
 }
 
@@ -304,12 +304,13 @@ int hr__pool_read_now(struct hr__pool *pool, uint32_t number, uint64_t at, void 
     return r < 0 ? -EAGAIN : 0;
 }
 
-void hr__pool_ask(struct hr__pool *pool, uint32_t number, uint64_t at, uint64_t bytes) {
+void hr__pool_ask(struct hr__pool *pool, uint32_t number, uint64_t at, uint64_t bytes, hr_announcer *announcer) {
     struct hr__pool_file *file = &pool->files[number];
     if (file->remote) {
-        ask_remote(pool, file, at, bytes);
+        ask_remote(pool, file, at, bytes, announcer);
         return;
     }
+    if (announcer) return;
     int fd = take_checked(pool, file);
     if (fd < 0) return;
     hr__file_ask(fd, at, bytes);

@@ -72,8 +72,9 @@ int hr__pool_read_parts(struct hr__pool *pool, uint32_t number, uint64_t at, str
  * message. */
 int hr__pool_read_now(struct hr__pool *pool, uint32_t number, uint64_t at, void *data, size_t bytes);
 
-/* Asks the kernel, or the fetcher, to read a part of a file ahead. Best effort. */
-void hr__pool_ask(struct hr__pool *pool, uint32_t number, uint64_t at, uint64_t bytes);
+/* Asks the kernel, or the fetcher, to read a part of a file ahead. Best effort. announcer: it will only be read later:
+ * what is not kept of a remote object is added to what it announces; NULL: it is read now. */
+void hr__pool_ask(struct hr__pool *pool, uint32_t number, uint64_t at, uint64_t bytes, hr_announcer *announcer);
 
 static inline const struct hr__pool_file *hr__pool_file(const struct hr__pool *pool, uint32_t number) {
     return &pool->files[number];

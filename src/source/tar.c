@@ -293,7 +293,7 @@ int hr_tar_read(const hr_tar *tar, uint64_t file, const struct hr_tar_member *me
 
 /* ---- asking ahead ---- */
 
-static void ask_sample(const hr_tar *tar, uint64_t number) {
+static void ask_sample(const hr_tar *tar, uint64_t number, hr_announcer *announcer) {
     enum { SOME = 64 };
     struct hr_tar_member members[SOME];
     uint64_t file;
@@ -307,15 +307,16 @@ static void ask_sample(const hr_tar *tar, uint64_t number) {
         bytes += members[i].data_at + members[i].bytes - members[i].head_at;
     }
     if (end - begin <= bytes + count * GAP_BYTES) {
-        hr__pool_ask(tar->pool, (uint32_t)file, begin, end - begin);
+        hr__pool_ask(tar->pool, (uint32_t)file, begin, end - begin, announcer);
         return;
     }
     for (size_t i = 0; i < count; i++)
         hr__pool_ask(tar->pool, (uint32_t)file, members[i].head_at,
-                     members[i].data_at + members[i].bytes - members[i].head_at);
+                     members[i].data_at + members[i].bytes - members[i].head_at, announcer);
 }
 
-void hr_tar_ask(const hr_tar *tar, const int64_t *samples, size_t count) {
+void hr_tar_ask(const hr_tar *tar, const int64_t *samples, size_t count, hr_announcer *announcer) {
     for (size_t i = 0; i < count; i++)
-        if (samples[i] >= 0 && (uint64_t)samples[i] < tar->sample_count) ask_sample(tar, (uint64_t)samples[i]);
+        if (samples[i] >= 0 && (uint64_t)samples[i] < tar->sample_count)
+            ask_sample(tar, (uint64_t)samples[i], announcer);
 }

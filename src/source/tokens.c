@@ -327,6 +327,20 @@ int hr_tokens_read(const hr_tokens *tokens, uint64_t index, const struct hr_toke
     return tokens->options.unit == HR_TOKENS_SEPARATED ? check_separator(&target, index) : 0;
 }
 
+/* ---- asking ahead ---- */
+
+static void ask_span(const hr_tokens *tokens, const struct hr__tokens_file *file, struct hr__span span,
+                     hr_announcer *announcer) {
+    hr__pool_ask(tokens->pool, file->data, span.at, span.count * hr__item_bytes(file->dtype), announcer);
+}
+
+void hr_tokens_ask(const hr_tokens *tokens, const int64_t *indices, size_t count, hr_announcer *announcer) {
+    for (size_t i = 0; i < count; i++) {
+        const struct hr__tokens_file *file = indices[i] < 0 ? NULL : file_of(tokens, (uint64_t)indices[i]);
+        if (file && !is_indexed(tokens)) ask_span(tokens, file, span_of(tokens, file, (uint64_t)indices[i]), announcer);
+    }
+}
+
 /* ---- a batch ---- */
 
 /* Reads a window. -EAGAIN, if `now`: it is not in memory, and the kernel was asked for it. */
@@ -340,7 +354,7 @@ static int gather_one(const hr_tokens *tokens, int64_t index, uint64_t row, bool
     target.ret_tokens = ret_tokens + row * length;
     target.ret_labels = ret_labels ? ret_labels + row * length : NULL;
     int r = read_to_target(&target, span);
-    if (r == -EAGAIN) hr__pool_ask(tokens->pool, file->data, span.at, span.count * hr__item_bytes(file->dtype));
+    if (r == -EAGAIN) ask_span(tokens, file, span, NULL);
     return r;
 }
 

@@ -13,7 +13,7 @@ static void ask_ahead(struct hr__window *window, uint64_t at) {
     const uint64_t ahead = 8 << 20;
     uint64_t from = hr__max(at, window->asked), to = hr__min(at + ahead, window->file_bytes);
     if (from + ahead / 2 > to && to < window->file_bytes) return;
-    if (from < to) hr__pool_ask(window->pool, 0, from, to - from);
+    if (from < to) hr__pool_ask(window->pool, 0, from, to - from, NULL);
     window->asked = hr__max(window->asked, to);
 }
 

@@ -69,9 +69,9 @@ HR_API void hr_fetcher_save(hr_fetcher *fetcher);
 
 struct hr_fetcher_info {
     uint64_t kept_bytes, quota_bytes;
-    uint64_t fetched_bytes, sent_bytes; /* sent: what was not kept */
-    uint64_t connections, jobs;
-    bool is_ending; /* hr_fetcher_take gives no more jobs */
+    uint64_t fetched_bytes, sent_bytes;    /* sent: what was not kept */
+    uint64_t connections, jobs, announced; /* announced: ranges that are not fetched yet */
+    bool is_ending;                        /* hr_fetcher_take gives no more jobs */
 };
 HR_API void hr_fetcher_look(hr_fetcher *fetcher, struct hr_fetcher_info *ret_info);
 

@@ -31,9 +31,15 @@ def is_in_other_thread(error: Exception) -> bool:
 class FromSampler:
     """Draws indices, for batches that are made in this process."""
 
-    def __init__(self, tasks: _core.Tasks, was_drawn: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        tasks: _core.Tasks,
+        was_drawn: Callable[[], None] | None = None,
+        announce: Callable[[_core.Tasks], None] | None = None,
+    ) -> None:
         self.tasks = tasks
         self._was_drawn = was_drawn  # is called after the first indices were drawn
+        self._announce = announce  # is called after each task was drawn
         self._error = ""  # the sampler's last exception, if nothing was drawn after it
         tasks.reads_batches = True  # a batch is read again after an interruption
 
@@ -54,6 +60,8 @@ class FromSampler:
         if self._was_drawn is not None:
             self._was_drawn()
             self._was_drawn = None
+        if self._announce is not None:
+            self._announce(self.tasks)
         return indices
 
     def _warn_of_early_end(self) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import array
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -33,7 +34,10 @@ class RepeatedIndices(EpochIndices):
 
     def draw(self, position: int, steps: int, seeds: dict[str, Any] | None) -> tuple[Drawn, int]:
         place = position + steps * self.segment.batch
-        items = itertools.islice(iter(self._sampler), place, None) if place else self._sampler
+        items = self._sampler
+        if place:
+            is_sequence = isinstance(items, Sequence)  # a slice of an Order or of a Mixture
+            items = items[place:] if is_sequence else itertools.islice(iter(items), place, None)
         return Drawn(items, self._sizes(), self.segment.drop_last), 0
 
     def count_steps(self, position: int) -> int | None:
@@ -148,7 +152,7 @@ class ShuffledIndices(Dealt):
         super().__init__(order, n, segment_of(batch_size, drop_last), 0, batch_size)
 
     def part(self, position: int) -> Iterable[Any]:
-        return map(int, self.entries()[position:])
+        return array.array("q", self.entries()[position:].tobytes())
 
     def entries(self) -> Any:
         import numpy as np

@@ -62,6 +62,9 @@ class _LineSource(Source, PreparedDataset):
     def prepare(self, indices: Iterable[Any]) -> None:
         self._files.lines.ask(list(indices))
 
+    def _asked(self) -> _core.Lines | None:
+        return self._files.lines if self._files.index.remote else None
+
     # ---- errors ----
 
     def _place(self, index: int) -> str:

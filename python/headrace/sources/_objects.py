@@ -101,6 +101,9 @@ class Objects(Source, PreparedDataset):
     def prepare(self, indices: Iterable[Any]) -> None:
         self._open_files.ask(list(indices))
 
+    def _asked(self) -> _core.Objects | None:
+        return self._open_files if self._remote else None
+
     # ---- what it is ----
 
     def where(self, index: int) -> str:

@@ -167,15 +167,23 @@ def _warn_if_too_large(paths: Sequence[str], name: str) -> None:
 
 def _look_next_to(urls: Sequence[str], storage: str, name: str, ending: str) -> list[str]:
     """Looks for files next to objects. Returns the paths of those that exist."""
-    found: list[str] = []
-    for place, url in enumerate(dict.fromkeys(urls)):
-        try:
-            other = url_next_to(url, ending)
-            found += _look([other], storage, name).values() if other else []
-        except (FileNotFoundError, PermissionError, ValueError):
-            if place == 0:
-                return []
+    others = [other for url in dict.fromkeys(urls) if (other := url_next_to(url, ending))]
+    found = _look_if_there(others[:1], storage, name)
+    if len(others) < 2 or not found:
+        return found
+    if rest := _look_if_there(others[1:], storage, name):  # all at the same time
+        return found + rest
+    for other in others[1:]:
+        found += _look_if_there([other], storage, name)
     return found
+
+
+def _look_if_there(urls: list[str], storage: str, name: str) -> list[str]:
+    """Looks for files. Returns their paths; [] if one of them is not there."""
+    try:
+        return list(_look(urls, storage, name).values())
+    except (FileNotFoundError, PermissionError, ValueError):
+        return []
 
 
 def url_next_to(url: str, ending: str) -> str | None:

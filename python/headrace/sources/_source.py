@@ -33,6 +33,11 @@ class Source(RowSource):
         """Returns what gathers the rows of a batch (_core.Columns), or None: samples are made one by one."""
         return None
 
+    def _asked(self) -> Any:
+        """Returns the open files (_core.Tar and others), which can be asked for samples, if some of them are remote;
+        otherwise None."""
+        return None
+
     @staticmethod
     def _make_columns(*given: Any, **options: Any) -> _core.Columns | None:
         """Calls _core.Columns.of, which has to know numpy's arrays."""

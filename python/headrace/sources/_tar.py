@@ -171,6 +171,9 @@ class Tar(Source, PreparedDataset):
     def prepare(self, indices: Iterable[Any]) -> None:
         self._tar.ask(list(indices))
 
+    def _asked(self) -> _core.Tar | None:
+        return self._tar if self._files.remote else None
+
     # ---- what it is ----
 
     def key(self, index: int) -> str:

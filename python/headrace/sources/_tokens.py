@@ -185,6 +185,9 @@ class Tokens(Source):
         _core.use_numpy()
         return _core.Columns.of_windows(self._tokens, self._length, self._labels)
 
+    def _asked(self) -> _core.Tokens | None:
+        return self._tokens if self._remote else None
+
     @property
     def lengths(self) -> np.ndarray[Any, Any] | None:
         """The length of each sample, int64, shape (len(source),), which `headrace.Plan` takes; None for windows, which

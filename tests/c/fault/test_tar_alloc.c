@@ -144,7 +144,7 @@ enum { THREADS = 8, ROUNDS = 200 };
 static void *read_in_thread(void *argument) {
     for (int i = 0; i < ROUNDS; i++) {
         const int64_t numbers[] = {2, 1, 0, -1, 99};
-        hr_tar_ask(argument, numbers, sizeof numbers / sizeof *numbers);
+        hr_tar_ask(argument, numbers, sizeof numbers / sizeof *numbers, NULL);
         if (!has_samples(argument)) return argument;
     }
     return NULL;

@@ -159,7 +159,7 @@ static void bytes_are_those_of_the_object(void **state) {
     check(hr__pool_read_now(pool, 0, 65530, one, 10) == 0);
     assert_right(one, 65530, 10);
     if (hr__pool_read_now(pool, 0, 8 * 65536, one, 10) == 0) assert_right(one, 8 * 65536, 10); /* no zeros of a hole */
-    hr__pool_ask(pool, 0, 4 * 65536, 10);
+    hr__pool_ask(pool, 0, 4 * 65536, 10, NULL);
     read_many(pool, 1);
     check(hr__pool_read(pool, 0, OBJECT_BYTES - 1, one, 2) == -EIO &&
           hr__pool_read(pool, 0, OBJECT_BYTES, one, 0) == 0);
@@ -194,7 +194,7 @@ static void announced_ranges_are_sent_from_memory(void **state) {
     setenv("TEST_QUOTA", "0", 1);
     struct hr__pool *pool = open_object();
     for (int round = 0; round < 3; round++) {
-        for (uint64_t at = 0; at + 20000 < OBJECT_BYTES; at += 20000) hr__pool_ask(pool, 0, at, 20000);
+        for (uint64_t at = 0; at + 20000 < OBJECT_BYTES; at += 20000) hr__pool_ask(pool, 0, at, 20000, NULL);
         for (uint64_t at = 0; at + 20000 < OBJECT_BYTES; at += 20000) {
             read_one(pool, at, 10000); /* in two parts, of which the last one ends what was announced */
             read_one(pool, at + 10000, 10000);

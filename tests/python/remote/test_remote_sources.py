@@ -8,12 +8,24 @@ import copy
 import pathlib
 import pickle
 import sys
+import threading
 from typing import Any
 
 import pytest
 from certificates import make_certificate, needs_openssl
 from headrace import _core, sources
-from remote_runs import BIG, FILES, QUICK, SOURCES, assert_same, end_fetchers, kill_fetchers, token_bytes, write_files
+from remote_runs import (
+    BIG,
+    FILES,
+    QUICK,
+    SOURCES,
+    as_text,
+    assert_same,
+    end_fetchers,
+    kill_fetchers,
+    token_bytes,
+    write_files,
+)
 from remote_server import LYING, PASSING, Faults, RemoteServer
 
 
@@ -288,6 +300,38 @@ def test_megatrons_index_and_saved_indexes_are_found(server: RemoteServer, tmp_p
     remote = sources.Tar(server.url("big.tar"), fields=("bin", "cls"))
     assert server.sent_bytes - before < len(FILES["a.tar"]) / 2  # the index was read instead of the file
     assert_same(remote, sources.Tar(str(tmp_path / "a.tar"), fields=("bin", "cls")))
+
+
+class Meeting(dict[str, bytes]):
+    """Files of a server, of which some are given when all of them are asked for at the same time, the first time."""
+
+    def __init__(self, files: dict[str, bytes], names: set[str]) -> None:
+        super().__init__(files)
+        self.left = names
+        self._barrier = threading.Barrier(len(names))
+
+    def get(self, name: str, otherwise: Any = None) -> Any:
+        if name in self.left:
+            self._barrier.wait(60)
+            self.left.discard(name)
+        return super().get(name, otherwise)
+
+
+@pytest.mark.parametrize("absent", [None, "x2.tar.hri"])
+def test_saved_indexes_are_looked_for_at_once(absent: str | None, server: RemoteServer, tmp_path: pathlib.Path) -> None:
+    """If one of them does not exist, its file is read."""
+    (tmp_path / "a.tar").write_bytes(FILES["a.tar"])
+    sources._index.save_index(_core.INDEX_TAR, str(tmp_path / "a.tar"))  # type: ignore[attr-defined]
+    names = [f"x{number}.tar" for number in range(4)]
+    files = dict.fromkeys(names, FILES["a.tar"])
+    files |= {f"{name}.hri": (tmp_path / "a.tar.hri").read_bytes() for name in names if f"{name}.hri" != absent}
+    server.files = meeting = Meeting(files, {f"{name}.hri" for name in names[1:]})
+    before = server.sent_bytes
+    remote = sources.Tar([server.url(name) for name in names], fields=("bin", "cls"))
+    assert not meeting.left and len(remote) == 4 * 60
+    read = (server.sent_bytes - before) / len(FILES["a.tar"])
+    assert read < 1 if absent is None else 1 <= read < 2
+    assert as_text(remote[130]) == as_text(sources.Tar(str(tmp_path / "a.tar"), fields=("bin", "cls"))[10])
 
 
 def test_fetcher_of_the_environment_is_used(

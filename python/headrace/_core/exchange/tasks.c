@@ -20,24 +20,25 @@ struct tasks {
     Py_ssize_t batch_size; /* of the newest batch; 0: items are handed on as they come */
     PyObject *changes;     /* list: tuples of the number of a task and of the batch size from there on */
     bool is_batched, drop_last;
-    bool is_dataset;                 /* the iterator is that of a dataset, which has ended when it has said so once */
-    bool has_size;                   /* the batch size of the next batch was read */
-    bool is_over;                    /* the iterator has come to its end */
-    bool has_ended;                  /* no more tasks come */
-    char reads_batches;              /* a task that can be read only once is read into a list */
-    char keeps_sent;                 /* tasks are kept in `sent` and `last` */
-    unsigned long long drawn_count;  /* tasks that were drawn, without those of skip */
-    PyObject *batch;                 /* list: items of a batch that is not complete */
-    PyObject *ahead;                 /* list: drawn by look, oldest first */
-    PyObject *error;                 /* that the sampler raised after those, in look */
-    PyObject *held;                  /* dict: thread -> what it has drawn and not handed on */
-    PyObject *sent;                  /* dict: number -> task that was handed on and not answered */
-    PyObject *last;                  /* the task that was answered last */
-    Py_ssize_t skipped_count;        /* items that are left out of that batch */
-    unsigned long long item_count;   /* items that the iterator gave */
-    unsigned long long handed_count; /* tasks that were handed on */
-    unsigned long long sample_count; /* in the tasks that were answered */
-    unsigned long long lost_count;   /* tasks that were handed on and that no worker got; they have no number */
+    bool is_dataset;                  /* the iterator is that of a dataset, which has ended when it has said so once */
+    bool has_size;                    /* the batch size of the next batch was read */
+    bool is_over;                     /* the iterator has come to its end */
+    bool has_ended;                   /* no more tasks come */
+    char reads_batches;               /* a task that can be read only once is read into a list */
+    char keeps_sent;                  /* tasks are kept in `sent` and `last` */
+    unsigned long long drawn_count;   /* tasks that were drawn, without those of skip */
+    PyObject *batch;                  /* list: items of a batch that is not complete */
+    PyObject *ahead;                  /* list: drawn by look, oldest first */
+    PyObject *error;                  /* that the sampler raised after those, in look */
+    PyObject *held;                   /* dict: thread -> what it has drawn and not handed on */
+    PyObject *sent;                   /* dict: number -> task that was handed on and not answered */
+    PyObject *last;                   /* the task that was answered last */
+    Py_ssize_t skipped_count;         /* items that are left out of that batch */
+    unsigned long long item_count;    /* items that the iterator gave */
+    unsigned long long handed_count;  /* tasks that were handed on */
+    unsigned long long sample_count;  /* in the tasks that were answered */
+    unsigned long long drawn_samples; /* in the tasks that were drawn, without those of skip */
+    unsigned long long lost_count;    /* tasks that were handed on and that no worker got; they have no number */
     unsigned long long answered_count, last_number; /* tasks that were answered, and the number of the last of them */
 };
 
@@ -319,6 +320,10 @@ static PyObject *this_thread(void) {
     return PyLong_FromUnsignedLong(PyThread_get_thread_ident());
 }
 
+static unsigned long long samples_in(PyObject *task) {
+    return PyList_CheckExact(task) ? (unsigned long long)PyList_GET_SIZE(task) : 1;
+}
+
 PyObject *tasks_draw(PyObject *self) {
     struct tasks *tasks = (struct tasks *)self;
     PyObject *thread = this_thread();
@@ -326,6 +331,7 @@ PyObject *tasks_draw(PyObject *self) {
     if (!task && !PyErr_Occurred()) {
         task = PyList_GET_SIZE(tasks->ahead) ? take_first(tasks->ahead) : next_after_ahead(tasks);
         if (task && tasks->reads_batches && PyIter_Check(task)) Py_SETREF(task, PySequence_List(task));
+        if (task) tasks->drawn_samples += samples_in(task);
         if (task && PyDict_SetItem(tasks->held, thread, task) < 0) Py_CLEAR(task);
     }
     Py_XDECREF(thread);
@@ -359,10 +365,6 @@ void tasks_handed_on(PyObject *self) {
     PyErr_Clear();
 }
 
-static void count_samples(struct tasks *tasks, PyObject *task) {
-    tasks->sample_count += PyList_CheckExact(task) ? (unsigned long long)PyList_GET_SIZE(task) : 1;
-}
-
 unsigned long long tasks_sample_count(PyObject *tasks) {
     return ((struct tasks *)tasks)->sample_count;
 }
@@ -373,7 +375,7 @@ void tasks_answered(PyObject *self, unsigned long long number) {
     PyObject *task = key ? Py_XNewRef(PyDict_GetItemWithError(tasks->sent, key)) : NULL;
     if (task) {
         PyDict_DelItem(tasks->sent, key);
-        count_samples(tasks, task);
+        tasks->sample_count += samples_in(task);
         Py_XSETREF(tasks->last, task);
     }
     tasks->answered_count++;
@@ -390,7 +392,7 @@ void tasks_done(PyObject *self) {
     tasks->last_number = tasks->handed_count - tasks->lost_count;
     tasks->handed_count++;
     tasks->answered_count++;
-    count_samples(tasks, task);
+    tasks->sample_count += samples_in(task);
     if (tasks->keeps_sent)
         Py_XSETREF(tasks->last, task);
     else
@@ -458,6 +460,18 @@ static PyObject *py_look(PyObject *self, PyObject *argument) {
         if (r < 0) return NULL;
     }
     return PyList_GetSlice(tasks->ahead, 0, count);
+}
+
+static PyObject *py_rest_of_list(PyObject *self, PyObject *ignored) {
+    struct tasks *tasks = (struct tasks *)self;
+    (void)ignored;
+    PyObject *list = tasks->list ? Py_NewRef(tasks->list) : PyList_New(0);
+    PyObject *rest = list ? PyObject_GetIter(list) : NULL;
+    PyObject *none = rest ? PyObject_CallMethod(rest, "__setstate__", "n", tasks->list_taken) : NULL;
+    if (!none) Py_CLEAR(rest);
+    Py_XDECREF(none);
+    Py_XDECREF(list);
+    return rest;
 }
 
 static PyObject *py_keep_error(PyObject *self, PyObject *error) {
@@ -545,6 +559,8 @@ static PyMethodDef methods[] = {
     {"look", py_look, METH_O,
      "look(count) -> list\n\nReturns up to `count` tasks that come after those that were drawn. What the sampler "
      "raises."},
+    {"rest_of_list", py_rest_of_list, METH_NOARGS,
+     "rest_of_list() -> iterator\n\nReturns an iterator over what is left of the newest of the lists. Draws nothing."},
     {"keep_error", py_keep_error, METH_O,
      "keep_error(error)\n\nKeeps an exception that look raised for the draw whose turn it is."},
     {"keep_item", py_keep_item, METH_NOARGS,
@@ -574,12 +590,20 @@ static PyMemberDef members[] = {
      "Whether a task that can be read only once is read into a list. It is False at first."},
     {"keeps_sent", T_BOOL, offsetof(struct tasks, keeps_sent), 0,
      "Whether tasks are kept in `sent` and `last`. It is False at first."},
+    {"iterator", T_OBJECT, offsetof(struct tasks, iterator), READONLY,
+     "What gives the items, or None if nothing was drawn, or if they come in lists."},
+    {"picks", T_OBJECT, offsetof(struct tasks, picks), READONLY,
+     "Its attribute `indices` is indexed by what is in the lists, or None."},
     {"item_count", T_ULONGLONG, offsetof(struct tasks, item_count), READONLY, "How many items the iterator gave."},
     {"handed_count", T_ULONGLONG, offsetof(struct tasks, handed_count), READONLY, "How many tasks were handed on."},
     {"changes", T_OBJECT_EX, offsetof(struct tasks, changes), READONLY,
      "The changes of the batch size: tuples of the number of a task, and of the size from there on."},
     {"lost_count", T_ULONGLONG, offsetof(struct tasks, lost_count), READONLY,
      "How many of them no worker got. They have no number."},
+    {"drawn_samples", T_ULONGLONG, offsetof(struct tasks, drawn_samples), READONLY,
+     "How many samples the tasks have that were drawn, without those of skip."},
+    {"answered_samples", T_ULONGLONG, offsetof(struct tasks, sample_count), READONLY,
+     "How many samples the tasks have that were answered."},
     {"answered_count", T_ULONGLONG, offsetof(struct tasks, answered_count), READONLY,
      "How many of them were answered."},
     {"sent", T_OBJECT_EX, offsetof(struct tasks, sent), READONLY,

@@ -115,11 +115,11 @@ static PyObject *fetcher_look(PyObject *self, PyObject *ignored) {
     struct hr_fetcher_info info;
     (void)ignored;
     hr_fetcher_look(fetcher_of(self), &info);
-    return Py_BuildValue("{sK sK sK sK sK sK sN}", "kept_bytes", (unsigned long long)info.kept_bytes, "quota_bytes",
+    return Py_BuildValue("{sK sK sK sK sK sK sK sN}", "kept_bytes", (unsigned long long)info.kept_bytes, "quota_bytes",
                          (unsigned long long)info.quota_bytes, "fetched_bytes", (unsigned long long)info.fetched_bytes,
                          "sent_bytes", (unsigned long long)info.sent_bytes, "connections",
-                         (unsigned long long)info.connections, "jobs", (unsigned long long)info.jobs, "is_ending",
-                         PyBool_FromLong(info.is_ending));
+                         (unsigned long long)info.connections, "jobs", (unsigned long long)info.jobs, "announced",
+                         (unsigned long long)info.announced, "is_ending", PyBool_FromLong(info.is_ending));
 }
 
 static PyMethodDef methods[] = {

@@ -115,5 +115,6 @@ static PyMethodDef functions[] = {
 };
 
 int remote_add(PyObject *module) {
-    return PyModule_AddFunctions(module, functions) < 0 || PyModule_AddType(module, &FetcherType) < 0 ? -1 : 0;
+    if (PyModule_AddFunctions(module, functions) < 0) return -1;
+    return PyModule_AddType(module, &FetcherType) < 0 || PyModule_AddType(module, &AnnouncerType) < 0 ? -1 : 0;
 }

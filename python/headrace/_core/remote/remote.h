@@ -7,12 +7,15 @@
 /*
  * Remote objects: what module.c adds to the module.
  *
+ *     announcer.c _core.Announcer, which tells the fetcher what will be read
  *     objects.c   objects that this process knows, and calls of the fetcher
  *     fetcher.c   _core.Fetcher, the fetcher without its network code
  */
 
-extern PyTypeObject FetcherType;
+extern PyTypeObject AnnouncerType, FetcherType;
 
-int remote_add(PyObject *module); /* adds both; -1: exception */
+hr_announcer *announcer_of(PyObject *self); /* that of a _core.Announcer; borrowed */
+
+int remote_add(PyObject *module); /* adds all; -1: exception */
 
 #endif

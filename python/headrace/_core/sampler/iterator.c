@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sampler/sampler.h"
 
+#include <string.h>
+
 /* The iterator of _core.Order.iterate. It makes indices in groups, because one call for each would take longer. */
 
 enum { GROUP = 256 };
@@ -106,7 +108,23 @@ static PyObject *iterator_reduce(PyObject *self, PyObject *ignored) {
     return list ? Py_BuildValue("N(N)", PyMapping_GetItemString(PyEval_GetBuiltins(), "iter"), list) : NULL;
 }
 
+static PyObject *iterator_copy(PyObject *object, PyObject *ignored) {
+    struct order_iterator *self = (struct order_iterator *)object;
+    struct order_iterator *copy = (struct order_iterator *)OrderIteratorType.tp_alloc(&OrderIteratorType, 0);
+    (void)ignored;
+    if (!copy) return NULL;
+    copy->order = Py_NewRef(self->order);
+    copy->position = self->position;
+    copy->step = self->step;
+    copy->left = self->left;
+    copy->next = self->next;
+    copy->made = self->made;
+    memcpy(copy->group, self->group, sizeof copy->group);
+    return (PyObject *)copy;
+}
+
 static PyMethodDef methods[] = {
+    {"__copy__", iterator_copy, METH_NOARGS, "Returns an iterator over the indices that are left."},
     {"__length_hint__", iterator_length_hint, METH_NOARGS, "Returns how many indices are left."},
     {"__reduce__", iterator_reduce, METH_NOARGS, "Pickles the iterator as one over a list of the indices left."},
     {NULL, NULL, 0, NULL},

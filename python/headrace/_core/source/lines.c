@@ -134,21 +134,13 @@ static PyObject *lines_lengths(PyObject *self, PyObject *arguments) {
     Py_RETURN_NONE;
 }
 
-/* Indices that are no ints, or negative, are left out. */
-static PyObject *lines_ask(PyObject *self, PyObject *list) {
-    if (!PyList_CheckExact(list)) return PyErr_Format(PyExc_TypeError, "headrace: expected a list of indices");
-    Py_ssize_t count = PyList_GET_SIZE(list);
-    int64_t *indices = PyMem_Calloc((size_t)count + 1, sizeof *indices);
-    if (!indices) return PyErr_NoMemory();
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *index = PyList_GET_ITEM(list, i);
-        int is_large = 0;
-        indices[i] = PyLong_CheckExact(index) ? PyLong_AsLongLongAndOverflow(index, &is_large) : -1;
-    }
+static PyObject *lines_ask(PyObject *self, PyObject *arguments) {
+    struct source_asked asked;
+    if (source_read_asked(arguments, &asked) < 0) return NULL;
     Py_BEGIN_ALLOW_THREADS;
-    hr_lines_ask(lines_of(self), indices, (uint64_t)count);
+    hr_lines_ask(lines_of(self), asked.indices, asked.count, asked.announcer);
     Py_END_ALLOW_THREADS;
-    PyMem_Free(indices);
+    PyMem_Free(asked.indices);
     Py_RETURN_NONE;
 }
 
@@ -182,7 +174,7 @@ static PyMethodDef methods[] = {
     {"number", lines_number, METH_O, "number(index) -> int\n\nReturns the number of a line in its file, from 1 on."},
     {"lengths", lines_lengths, METH_VARARGS,
      "lengths(first, target)\n\nWrites the lengths of lines in bytes to a buffer of int64."},
-    {"ask", lines_ask, METH_O, "ask(indices)\n\nAsks the kernel to read the lines of a batch ahead. indices: a list."},
+    {"ask", lines_ask, METH_VARARGS, SOURCE_ASK_DOC},
     {"has_long_integer", has_long_integer, METH_O | METH_STATIC,
      "has_long_integer(bytes) -> bool\n\nReturns True if there are 19 digits in a row, as in an integer that may not "
      "fit "

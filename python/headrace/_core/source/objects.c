@@ -81,20 +81,13 @@ static PyObject *objects_read_part(PyObject *self, PyObject *arguments) {
     return core_raise(r);
 }
 
-static PyObject *objects_ask(PyObject *self, PyObject *list) {
-    if (!PyList_Check(list)) return PyErr_Format(PyExc_TypeError, "headrace: expected a list of ints");
-    Py_ssize_t count = PyList_GET_SIZE(list);
-    int64_t *numbers = PyMem_Calloc((size_t)count + 1, sizeof *numbers);
-    if (!numbers) return PyErr_NoMemory();
-    for (Py_ssize_t i = 0; i < count && i < PyList_GET_SIZE(list); i++) {
-        PyObject *number = PyList_GET_ITEM(list, i);
-        int is_large = 0;
-        numbers[i] = PyLong_CheckExact(number) ? PyLong_AsLongLongAndOverflow(number, &is_large) : -1;
-    }
+static PyObject *objects_ask(PyObject *self, PyObject *arguments) {
+    struct source_asked asked;
+    if (source_read_asked(arguments, &asked) < 0) return NULL;
     Py_BEGIN_ALLOW_THREADS;
-    hr_objects_ask(objects_of(self), numbers, (size_t)count);
+    hr_objects_ask(objects_of(self), asked.indices, asked.count, asked.announcer);
     Py_END_ALLOW_THREADS;
-    PyMem_Free(numbers);
+    PyMem_Free(asked.indices);
     Py_RETURN_NONE;
 }
 
@@ -108,7 +101,7 @@ static PyMethodDef methods[] = {
     {"read", objects_read, METH_O, "read(number) -> bytes\n\nReads a file. Raises IndexError and OSError."},
     {"read_part", objects_read_part, METH_VARARGS,
      "read_part(number, at, bytes) -> bytes\n\nReads a part of a file. Raises OSError."},
-    {"ask", objects_ask, METH_O, "ask(numbers)\n\nAsks for the files of a list that are read soon."},
+    {"ask", objects_ask, METH_VARARGS, SOURCE_ASK_DOC},
     {"stamp", objects_stamp, METH_NOARGS, "stamp() -> int\n\nReturns a number that changes with each file."},
     {NULL, NULL, 0, NULL},
 };

@@ -264,20 +264,13 @@ static PyObject *tar_find(PyObject *self, PyObject *argument) {
     return found;
 }
 
-static PyObject *tar_ask(PyObject *self, PyObject *list) {
-    if (!PyList_CheckExact(list)) return PyErr_Format(PyExc_TypeError, "headrace: expected a list of indices");
-    Py_ssize_t count = PyList_GET_SIZE(list);
-    int64_t *numbers = PyMem_Calloc((size_t)count + 1, sizeof *numbers);
-    if (!numbers) return PyErr_NoMemory();
-    for (Py_ssize_t i = 0; i < count && i < PyList_GET_SIZE(list); i++) {
-        PyObject *number = PyList_GET_ITEM(list, i);
-        int is_large = 0;
-        numbers[i] = PyLong_CheckExact(number) ? PyLong_AsLongLongAndOverflow(number, &is_large) : -1;
-    }
+static PyObject *tar_ask(PyObject *self, PyObject *arguments) {
+    struct source_asked asked;
+    if (source_read_asked(arguments, &asked) < 0) return NULL;
     Py_BEGIN_ALLOW_THREADS;
-    hr_tar_ask(of(self)->tar, numbers, (size_t)count);
+    hr_tar_ask(of(self)->tar, asked.indices, asked.count, asked.announcer);
     Py_END_ALLOW_THREADS;
-    PyMem_Free(numbers);
+    PyMem_Free(asked.indices);
     Py_RETURN_NONE;
 }
 
@@ -293,7 +286,7 @@ static PyMethodDef methods[] = {
      "dict with all members and \"__key__\". Raises OSError and ValueError."},
     {"key", tar_key, METH_O, "key(number) -> str\n\nReads the key of a sample. Raises OSError and ValueError."},
     {"find", tar_find, METH_O, "find(number) -> (file, [(field, head_at, data_at, bytes), ...])\n\nRaises ValueError."},
-    {"ask", tar_ask, METH_O, "ask(numbers)\n\nAsks the kernel to read samples ahead."},
+    {"ask", tar_ask, METH_VARARGS, SOURCE_ASK_DOC},
     {NULL, NULL, 0, NULL},
 };
 

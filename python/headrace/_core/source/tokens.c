@@ -211,6 +211,16 @@ static PyObject *tokens_lengths(PyObject *self, PyObject *arguments) {
     return none_or_raise(r);
 }
 
+static PyObject *tokens_ask(PyObject *self, PyObject *arguments) {
+    struct source_asked asked;
+    if (source_read_asked(arguments, &asked) < 0) return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    hr_tokens_ask(open_tokens(self), asked.indices, asked.count, asked.announcer);
+    Py_END_ALLOW_THREADS;
+    PyMem_Free(asked.indices);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"scan", tokens_scan, METH_O,
      "scan(most_bytes) -> bool\n\nReads so many bytes at most to find separators. Returns True when all are found."},
@@ -233,6 +243,7 @@ static PyMethodDef methods[] = {
     {"gather", tokens_gather, METH_VARARGS,
      "gather(indices, tokens, labels)\n\nReads windows to rows. All arrays are contiguous "
      "buffers of int64; labels: None without labels. Raises OSError and ValueError."},
+    {"ask", tokens_ask, METH_VARARGS, SOURCE_ASK_DOC},
     {"lengths", tokens_lengths, METH_VARARGS,
      "lengths(first, target)\n\nWrites the lengths of samples from `first` on to a buffer of int64."},
     {NULL, NULL, 0, NULL},

@@ -11,6 +11,7 @@ from typing import Any
 from headrace._loader.both.any_loader import AnyLoader
 from headrace._loader.both.beginning import note_drawn
 from headrace._loader.trainer import in_process, shown
+from headrace._loader.trainer.announcing import announcing_of
 from headrace._options import Settings
 from headrace._samples import draw
 from headrace._samples.last_state import LastState
@@ -57,7 +58,8 @@ class InProcess(EpochIterator, in_process.InProcessIterator):
     ) -> None:
         """Takes the indices of a map-style dataset. drawn: is called after the first ones were drawn. fetch: see
         _made_by. samples: arguments of InProcessSamples, which is used instead if the settings ask for it."""
-        self._from = draw.FromSampler(epoch.tasks, drawn)
+        announcing = announcing_of(samples["dataset"])
+        self._from = draw.FromSampler(epoch.tasks, drawn, None if announcing is None else announcing.step)
         self._made_by = fetch
         if settings.is_per_sample:
             made = in_process.InProcessSamples(

@@ -27,6 +27,7 @@ from headrace._base.status import parts_of
 from headrace._base.units import in_units
 from headrace._base.warn import warn_user
 from headrace._loader.trainer import crew, restart_state, shutdown, start_errors
+from headrace._loader.trainer.announcing import announcing_of
 from headrace._loader.trainer.snapshot import WorkerSnapshot
 from headrace._loader.trainer.tuning import Tuning
 from headrace._loader.trainer.worker_positions import WorkerPositions
@@ -135,6 +136,7 @@ class Engine:
         self._seed = seed
         self._threads = threads
         self._settings = settings
+        self._announcing = announcing_of(client.dataset)
         self._core = _core.Loader(workers, prefetch_factor, in_order, limit_bytes, arena)
         self._core.show(show)  # before the workers start
         self._began_ns = time.monotonic_ns()
@@ -276,6 +278,8 @@ class Engine:
             except Exception as error:
                 self._explain_submit(error, client)
                 raise
+        if self._announcing is not None:
+            self._announcing.step(client.tasks)
 
     def _explain_submit(self, error: Exception, client: EngineClient) -> None:
         """Decides what becomes of a task that could not be submitted. If the handler of a signal raised the exception,
@@ -453,6 +457,8 @@ class Engine:
 
     def _end_epoch(self, client: EngineClient) -> None:
         self._is_over = True
+        if self._announcing is not None:
+            self._announcing.end()
         if self._tuning is not None:
             self._core.tune_end()
             self._tuning.say(self._show)
@@ -527,6 +533,7 @@ class Engine:
         signals.without_signals(self._close)
 
     def _close(self) -> None:
+        self._announcing = None  # its end withdraws what was announced
         try:
             if self._finalizer.still_active():
                 self._last_report = self._report()

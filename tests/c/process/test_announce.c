@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "../support/arena_scene.h"
+
+#include <ftw.h>
+
+#include "base/base.h"
+#include "remote/remote.h"
+
+/* Ranges that are announced to a fetcher become jobs in their order, within limits, or are withdrawn. This program is
+ * reader, fetcher and the thread that takes jobs, so that each step can be looked at. */
+
+enum { UNIT = 64 << 10, OBJECTS = 3 };
+
+static const uint64_t OBJECT_BYTES = UINT64_C(256) << 20, NONE = UINT64_MAX;
+static char folder[64];
+static hr_fetcher *fetcher;
+static hr_announcer *announcer;
+static const struct hr__known *known[OBJECTS];
+
+/* ---- the scene ---- */
+
+static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *at) {
+    (void)info, (void)kind, (void)at;
+    return remove(path);
+}
+
+static void start_fetcher(uint64_t quota_bytes) {
+    char below[HR__PATH_BYTES];
+    struct hr_fetcher_options options = {.quota_bytes = quota_bytes, .idle_ms = 60000};
+    must(hr_remote_folder(below, sizeof below));
+    must(hr_fetcher_open(below, &fetcher));
+    must(hr_fetcher_start(fetcher, &options));
+}
+
+static int make_scene(void **state) {
+    (void)state;
+    strcpy(folder, "/tmp/headrace-announce-XXXXXX");
+    check(mkdtemp(folder) && setenv("HEADRACE_REMOTE", folder, 1) == 0);
+    for (int i = 0; i < OBJECTS; i++) {
+        char url[64], name[HR__NAME_BYTES + 1];
+        snprintf(url, sizeof url, "https://host/%d", i);
+        snprintf(name, sizeof name, "0123456789abcdef0123456789abcde%d", i);
+        struct hr_remote_object object = {url, url, "{}", name, "etag:1", OBJECT_BYTES};
+        must(hr_remote_add(&object));
+        known[i] = hr__known_find(url);
+    }
+    must(hr_announcer_new(&announcer));
+    return 0;
+}
+
+static int remove_scene(void **state) {
+    (void)state;
+    announcer = hr_announcer_free(announcer);
+    fetcher = hr_fetcher_close(fetcher);
+    nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    return 0;
+}
+
+static struct hr_fetcher_info look(void) {
+    struct hr_fetcher_info info;
+    hr_fetcher_look(fetcher, &info);
+    return info;
+}
+
+/* Waits until so many announced ranges are not fetched yet. */
+static void await_announced(uint64_t count) {
+    int64_t deadline_ns = in_s(PATIENCE_S);
+    while (look().announced != count && now_ns() < deadline_ns) hr__sleep_until(now_ns() + HR_NS_PER_S / 1000);
+    check(look().announced == count);
+}
+
+static void await_connections(uint64_t count) {
+    int64_t deadline_ns = in_s(PATIENCE_S);
+    while (look().connections != count && now_ns() < deadline_ns) hr__sleep_until(now_ns() + HR_NS_PER_S / 1000);
+    check(look().connections == count);
+}
+
+/* It does not try to connect all the time. */
+static void await_connection(void) {
+    int64_t deadline_ns = in_s(PATIENCE_S);
+    int r;
+    while ((r = hr_announcer_begin(announcer)) < 0 && now_ns() < deadline_ns)
+        hr__sleep_until(now_ns() + HR_NS_PER_S / 100);
+    check(r == 1);
+}
+
+static void announce(int object, uint64_t at, uint64_t bytes, uint64_t position) {
+    check(hr_announcer_begin(announcer) >= 0);
+    hr__announcer_add(announcer, known[object], at, bytes);
+    must(hr_announcer_send(announcer, position));
+}
+
+/* Takes a job that is there. */
+static struct hr_fetcher_job take(void) {
+    struct hr_fetcher_job job;
+    check(hr_fetcher_take(fetcher, in_s(PATIENCE_S), &job) == 1 && job.kind == HR_FETCHER_PART);
+    return job;
+}
+
+static void take_none(void) {
+    struct hr_fetcher_job job;
+    check(hr_fetcher_take(fetcher, now_ns(), &job) == 0);
+}
+
+static void give(const struct hr_fetcher_job *job) {
+    void *data = calloc(1, job->bytes);
+    check(data);
+    must(hr_fetcher_give(fetcher, job->id, data, job->bytes));
+    free(data);
+}
+
+static void fetch(int object, uint64_t at, uint64_t bytes) {
+    char url[64];
+    struct hr_fetcher_job job = take();
+    snprintf(url, sizeof url, "https://host/%d", object);
+    assert_string_equal(job.url, url);
+    check(job.at == at && job.bytes == bytes && !strcmp(job.version, "etag:1"));
+    give(&job);
+}
+
+/* ---- tests ---- */
+
+static void ranges_are_fetched_in_their_order(void **state) {
+    (void)state;
+    start_fetcher(UINT64_MAX);
+    check(hr_announcer_begin(announcer) == 1 && hr_announcer_begin(announcer) == 0);
+    announce(1, 10, 2 * UNIT, 0);
+    announce(0, 5 * UNIT, UNIT, 1);
+    announce(1, UNIT, UNIT, 2); /* is being fetched already */
+    announce(2, 0, UNIT + 1, 3);
+    await_announced(4);
+    struct hr_fetcher_job first = take();
+    check(first.at == 0 && first.bytes == 3 * UNIT);
+    fetch(0, 5 * UNIT, UNIT);
+    fetch(2, 0, 2 * UNIT);
+    give(&first);
+    check(look().announced == 0);
+}
+
+static void ranges_of_one_object_are_one_message(void **state) {
+    (void)state;
+    start_fetcher(UINT64_MAX);
+    check(hr_announcer_begin(announcer) == 1);
+    for (uint64_t i = 0; i < 100; i++) hr__announcer_add(announcer, known[i % 2], (99 - i) * UNIT, UNIT);
+    must(hr_announcer_send(announcer, 0));
+    await_announced(100);
+    for (uint64_t i = 0; i < 100; i++) {
+        struct hr_fetcher_job job = take();
+        check(job.at == (2 * (i % 50) + !strcmp(job.url, "https://host/0")) * UNIT);
+        give(&job);
+    }
+}
+
+static void small_ranges_are_fetched_in_blocks(void **state) {
+    (void)state;
+    start_fetcher(UINT64_MAX);
+    announce(0, MIB + 5, 100, 0);
+    announce(0, 2 * MIB - 5, 100, 1); /* in two blocks, of which the first one is being fetched */
+    announce(0, OBJECT_BYTES - 5, 5, 2);
+    await_announced(3);
+    fetch(0, MIB, MIB);
+    fetch(0, 2 * MIB, MIB);
+    fetch(0, OBJECT_BYTES - MIB, MIB);
+    take_none();
+}
+
+static void withdrawn_ranges_are_not_fetched(void **state) {
+    (void)state;
+    start_fetcher(UINT64_MAX);
+    for (uint64_t i = 0; i < 10; i++) announce(0, 2 * i * UNIT, UNIT, i);
+    await_announced(10);
+    must(hr_announcer_withdraw(announcer, 4, 6)); /* those of which a worker reads two are kept, so they are fetched */
+    await_announced(6);
+    fetch(0, 8 * UNIT, UNIT);
+    must(hr_announcer_withdraw(announcer, NONE, NONE));
+    await_announced(0);
+    take_none();
+}
+
+static void the_end_of_the_connection_withdraws(void **state) {
+    (void)state;
+    start_fetcher(UINT64_MAX);
+    for (uint64_t i = 0; i < 10; i++) announce(0, 2 * i * UNIT, UNIT, i);
+    await_announced(10);
+    int status;
+    pid_t pid = fork(); /* a child has a copy of the descriptor, and announces on a connection of its own */
+    if (pid == 0) {
+        bool is_new = hr_announcer_begin(announcer) == 1;
+        hr__announcer_add(announcer, known[1], 0, UNIT);
+        int r = hr_announcer_send(announcer, NONE);
+        kill(getpid(), SIGSTOP);
+        _exit(is_new && r == 1 ? 0 : 1);
+    }
+    check(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status));
+    await_announced(11);
+    announcer = hr_announcer_free(announcer);
+    await_announced(1);
+    check(kill(pid, SIGCONT) == 0 && waitpid(pid, &status, 0) == pid && status == 0);
+    await_announced(0);
+    await_connections(0);
+    take_none();
+}
+
+static void a_quarter_of_the_quota_is_fetched_ahead(void **state) {
+    (void)state;
+    start_fetcher(8 * MIB);
+    for (uint64_t i = 0; i < 5; i++) announce(0, i * MIB, MIB, i);
+    await_announced(5);
+    fetch(0, 0, MIB);
+    fetch(0, MIB, MIB);
+    take_none();
+    check(look().announced == 3);
+    must(hr_announcer_withdraw(announcer, 1, 1));
+    fetch(0, 2 * MIB, MIB);
+    take_none();
+}
+
+static void loaders_take_turns(void **state) {
+    hr_announcer *other;
+    (void)state;
+    start_fetcher(UINT64_MAX);
+    must(hr_announcer_new(&other));
+    for (uint64_t i = 0; i < 4; i++) announce(0, i * MIB, MIB, i);
+    hr_announcer *first = announcer;
+    announcer = other;
+    for (uint64_t i = 0; i < 4; i++) announce(1, i * MIB, MIB, i);
+    await_announced(8);
+    int of_first = 0;
+    for (int i = 0; i < 4; i++) {
+        struct hr_fetcher_job job = take();
+        of_first += !strcmp(job.url, "https://host/0");
+        give(&job);
+    }
+    check(of_first == 2);
+    announcer = first;
+    hr_announcer_free(other);
+    await_announced(2);
+}
+
+static void what_is_not_kept_waits_in_memory(void **state) {
+    static unsigned char data[1000];
+    (void)state;
+    start_fetcher(0);
+    for (uint64_t i = 0; i < 4; i++) announce(0, 5000 * i, 1000, i);
+    await_announced(4);
+    must(hr_announcer_withdraw(announcer, 1, 2)); /* the second one is asked for by the worker that reads it */
+    await_announced(3);
+    fetch(0, 10000, 1000);
+    fetch(0, 15000, 1000);
+    take_none();
+    /* It is read from memory: a thread that takes jobs sends it, and gets none. */
+    int status;
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct hr__read_part part = {data, sizeof data};
+        _exit(hr__remote_get(known[0], 10000, sizeof data, false, &part, 1) == 1 ? 0 : 1);
+    }
+    while (waitpid(pid, &status, WNOHANG) == 0) take_none();
+    check(status == 0 && look().sent_bytes == 1000 && look().fetched_bytes == 2000);
+    must(hr_announcer_withdraw(announcer, NONE, NONE)); /* drops the other one */
+    announce(0, 15000, 1000, 0);
+    fetch(0, 15000, 1000);
+}
+
+static void without_a_fetcher_nothing_is_announced(void **state) {
+    (void)state;
+    check(hr_announcer_begin(announcer) < 0);
+    hr__announcer_add(announcer, known[0], 0, 10);
+    check(hr_announcer_send(announcer, 0) < 0 && hr_announcer_withdraw(announcer, 1, 1) < 0);
+    start_fetcher(UINT64_MAX);
+    await_connection();
+    announce(0, 0, UNIT, 0);
+    await_announced(1);
+    fetcher = hr_fetcher_close(fetcher);
+    check(hr_announcer_withdraw(announcer, 0, 0) < 0);
+    start_fetcher(UINT64_MAX);
+    await_connection();
+    announce(1, 0, UNIT, 0);
+    fetch(1, 0, UNIT);
+    take_none();
+}
+
+static void invalid_messages_are_no_announcements(void **state) {
+    struct hr__link link = {.fd = -1};
+    char message[512] = {0};
+    (void)state;
+    start_fetcher(UINT64_MAX);
+    announce(0, 0, UNIT, 7);
+    must(hr__link_open(&link));
+    struct hr__range_request request = hr__range_request(known[1], HR__ANNOUNCE, 0, (struct hr__range){0, UNIT});
+    struct hr__range outside[] = {{OBJECT_BYTES, 1}, {0, 0}, {1, OBJECT_BYTES}, {UINT64_MAX, 2}, {UNIT, UNIT}};
+    struct hr__read_part parts[HR__RANGE_PARTS + 1];
+    hr__range_parts(parts, &request, known[1]);
+    parts[HR__RANGE_PARTS] = (struct hr__read_part){outside, sizeof outside - 1}; /* and half of the last one */
+    must(hr__socket_send(link.fd, parts, HR__RANGE_PARTS + 1, true));
+    await_announced(2);
+    request.at = OBJECT_BYTES;
+    must(hr__socket_send(link.fd, parts, HR__RANGE_PARTS, true));
+    request.at = 0;
+    request.url_bytes++;
+    must(hr__socket_send(link.fd, parts, HR__RANGE_PARTS, true));
+    struct hr__message head = {HR__REMOTE_MAGIC, HR__WITHDRAW, 0};
+    memcpy(message, &head, sizeof head);
+    must(hr__socket_send(link.fd, &(struct hr__read_part){message, sizeof head + 4}, 1, true));
+    head.type = HR__ANNOUNCE;
+    memcpy(message, &head, sizeof head);
+    must(hr__socket_send(link.fd, &(struct hr__read_part){message, sizeof message}, 1, true));
+    hr__link_drop(&link);
+    await_connections(1);
+    check(look().announced == 1);
+    fetch(0, 0, UNIT);
+    take_none();
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, make_scene, remove_scene)
+    const struct CMUnitTest tests[] = {
+        TEST(ranges_are_fetched_in_their_order),
+        TEST(ranges_of_one_object_are_one_message),
+        TEST(small_ranges_are_fetched_in_blocks),
+        TEST(withdrawn_ranges_are_not_fetched),
+        TEST(the_end_of_the_connection_withdraws),
+        TEST(a_quarter_of_the_quota_is_fetched_ahead),
+        TEST(loaders_take_turns),
+        TEST(what_is_not_kept_waits_in_memory),
+        TEST(without_a_fetcher_nothing_is_announced),
+        TEST(invalid_messages_are_no_announcements),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
