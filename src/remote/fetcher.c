@@ -161,6 +161,8 @@ static void accept_readers(hr_fetcher *fetcher) {
     }
     pthread_mutex_lock(&fetcher->lock);
     *reader = (struct hr__reader){.fd = fd, .references = 1, .next = fetcher->readers};
+    reader->group = fetcher->next_group++ % HR__READER_GROUPS;
+    fetcher->group_counts[reader->group]++;
     fetcher->readers = reader;
     fetcher->reader_count++;
     pthread_mutex_unlock(&fetcher->lock);
@@ -176,6 +178,7 @@ static void drop_gone(hr_fetcher *fetcher) {
         }
         *place = reader->next;
         fetcher->reader_count--;
+        if (--fetcher->group_counts[reader->group] == 0) hr__jobs_leave(fetcher, reader->group);
         hr__reader_unref(reader);
     }
     pthread_mutex_unlock(&fetcher->lock);

@@ -16,6 +16,7 @@
 struct hr__reader {
     int fd;
     uint32_t references;
+    uint32_t group; /* the bit of hr__object.users that it shares with some others */
     bool is_gone;
     struct hr__reader *next;
 };
@@ -35,6 +36,7 @@ struct hr__object {
     bool is_filling;       /* it is in the list of the objects that are fetched as a whole */
     struct hr__object *next_to_fill;
     int64_t used_ns;
+    uint64_t users; /* bit n: a reader of group n, which is connected, has asked for it */
     bool is_saving;
     struct hr__object *next; /* in its list of the table */
 };
@@ -91,7 +93,7 @@ struct hr__job_list {
     uint64_t count;
 };
 
-enum { HR__OBJECT_LISTS = 4096 };
+enum { HR__OBJECT_LISTS = 4096, HR__READER_GROUPS = 64 };
 
 struct hr_fetcher {
     char folder[HR__PATH_BYTES];
@@ -106,6 +108,7 @@ struct hr_fetcher {
     bool is_ending;
     struct hr__reader *readers;
     uint64_t reader_count;
+    uint32_t group_counts[HR__READER_GROUPS], next_group;
     struct hr__object *objects[HR__OBJECT_LISTS];
     uint64_t object_count, open_files;
     struct hr__object *fill_first, *fill_last;
@@ -125,7 +128,8 @@ struct hr_fetcher {
 void hr__jobs_read(hr_fetcher *fetcher, struct hr__reader *reader, const struct hr__range_request *range,
                    const char *version, const char *url, const char *storage);
 void hr__jobs_call(hr_fetcher *fetcher, struct hr__reader *reader, uint64_t id, const char *text, size_t bytes);
-void hr__jobs_free(hr_fetcher *fetcher); /* no thread has a job */
+void hr__jobs_free(hr_fetcher *fetcher);                  /* no thread has a job */
+void hr__jobs_leave(hr_fetcher *fetcher, uint32_t group); /* no reader of the group is left */
 /* Adds up what is kept. Without the lock. */
 void hr__jobs_count_kept(hr_fetcher *fetcher);
 

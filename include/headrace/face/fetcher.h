@@ -67,6 +67,10 @@ HR_API int hr_fetcher_fail(hr_fetcher *fetcher, uint64_t id, int code, const cha
 /* Brings what was kept to the disk, so that it is kept after a stop of the machine. Called every minute or so. */
 HR_API void hr_fetcher_save(hr_fetcher *fetcher);
 
+/* Removes what is kept of an object. -EBUSY: it is in use, and `force` is false: a process has its file open, a
+ * connected reader has asked for it, or it is being fetched. -ENOENT. Without a message. */
+HR_API int hr_fetcher_remove(hr_fetcher *fetcher, const char *name, bool force);
+
 struct hr_fetcher_info {
     uint64_t kept_bytes, quota_bytes;
     uint64_t fetched_bytes, sent_bytes; /* sent: what was not kept */

@@ -168,9 +168,12 @@ def _look_line(url: str, text: str) -> str:
 
 def answer_call(lines: list[str]) -> str:
     """Answers a call. "look", settings, URLs: a line for each, see take_line in src/remote/known.c. "list", settings,
-    the begin of a URL: for each object its URL, size and version, between tabs. "status": JSON, see Fetcher.look."""
+    the begin of a URL: for each object its URL, size and version, between tabs. "status": JSON, see Fetcher.look.
+    "remove", "0" or "1", name: the result of Fetcher.remove, see ask_fetcher in src/remote/remove.c."""
     if lines == ["status"]:
         return json.dumps(_looks.fetcher.look())
+    if len(lines) == 3 and lines[0] == "remove":
+        return str(_looks.fetcher.remove(lines[2].encode(), lines[1] == "1"))
     if len(lines) < 3 or lines[0] not in ("look", "list"):
         raise Failed(errno.EPROTO, "remote: the fetcher received an unknown call")
     text = lines[1]

@@ -9,10 +9,11 @@
  *
  *     objects.c   objects that this process knows, and calls of the fetcher
  *     fetcher.c   _core.Fetcher, the fetcher without its network code
+ *     filling.c   _core.Filling, which has whole objects fetched
  */
 
-extern PyTypeObject FetcherType;
+extern PyTypeObject FetcherType, FillingType;
 
-int remote_add(PyObject *module); /* adds both; -1: exception */
+int remote_add(PyObject *module); /* adds all; -1: exception */
 
 #endif
