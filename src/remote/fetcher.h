@@ -102,6 +102,8 @@ struct hr_fetcher {
     struct hr__thread thread;
     bool is_started;
     uint64_t socket_inode;
+    int figures_fd; /* -1: nothing is shown */
+    int64_t began_ns;
 
     pthread_mutex_t lock; /* of all below */
     pthread_cond_t has_jobs;

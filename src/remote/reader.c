@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "arena/network.h"
 #include "base/alloc.h"
 #include "base/base.h"
 #include "base/error.h"
@@ -136,7 +137,9 @@ int hr__remote_get(const struct hr__known *known, uint64_t at, uint64_t bytes, b
     struct hr__read_part parts[PARTS];
     range.is_direct = is_direct;
     set_parts(parts, &range, known);
+    hr__network_begin();
     int r = request(parts, PARTS, range.head.id, take_bytes, restart_target, &target);
+    hr__network_end();
     if (r < 0) return r;
     if (target.taken != 0 && target.taken != bytes)
         return hr__fail(-EPROTO, "remote: the fetcher sent %" PRIu64 " of %" PRIu64 " bytes", target.taken, bytes);

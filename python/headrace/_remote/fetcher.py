@@ -83,6 +83,7 @@ def _retry(wait: Wait, address: Address, most_s: float, request: Callable[[], Re
     while True:
         _hosts.wait(address.host, wait.begin + most_s)
         wait.tries += 1
+        _waits.count(wait.tries > 1)
         try:
             return request()
         except Passing as failure:
@@ -275,6 +276,7 @@ def _serve(fetcher: Any, folder: str, idle_s: float) -> None:
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     for _ in range(_THREADS if files < 0 else min(_THREADS, max(4, files // _FILES_OF_THREAD))):
         threading.Thread(target=_work, args=(fetcher,), daemon=True).start()
+    fetcher.show(0, 0)
     saved = used = written = time.monotonic()
     while not (info := fetcher.look())["is_ending"]:
         now = time.monotonic()
@@ -285,6 +287,7 @@ def _serve(fetcher: Any, folder: str, idle_s: float) -> None:
             saved = time.monotonic()
         if now - written > _WRITE_S:
             _waits.write(folder)
+            fetcher.show(*_waits.counts())
             written = now
         time.sleep(min(_LOOK_S, idle_s / 10))
     fetcher.save()

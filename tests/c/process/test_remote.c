@@ -614,6 +614,27 @@ static void filling_keeps_whole_objects(void **state) {
     hr_filling_free(filling);
 }
 
+static void figures_are_those_of_a_fetcher_that_runs(void **state) {
+    struct hr_fetcher_figures figures;
+    hr_fetcher *fetcher;
+    char path[HR__PATH_BYTES];
+    (void)state;
+    check(hr_fetcher_peek(folder, &figures) == -ENOENT);
+    must(hr_fetcher_open(folder, &fetcher));
+    hr_fetcher_show(fetcher, 17, 3);
+    must(hr_fetcher_peek(folder, &figures));
+    check(figures.requests == 17 && figures.retries == 3 && figures.pid == (uint64_t)getpid());
+    hr_fetcher_show(fetcher, 18, 4);
+    must(hr_fetcher_peek(folder, &figures));
+    check(figures.requests == 18);
+    hr_fetcher_close(fetcher);
+    must(hr__path(path, "%s/figures", folder));
+    int fd = open(path, O_RDWR);
+    check(pwrite(fd, "x", 1, 80) == 1 && close(fd) == 0);
+    check(hr_fetcher_peek(folder, &figures) == -EAGAIN);
+    check(truncate(path, 10) == 0 && hr_fetcher_peek(folder, &figures) == -ENOENT);
+}
+
 static void addresses_are_shown_without_secrets(void **state) {
     static const char *const pairs[][2] = {{"https://user:word@host/a/b?key=1#x", "https://host/a/b"},
                                            {"https://host?key=1", "https://host"},
@@ -654,6 +675,7 @@ int main(int count, char **words) {
         TEST(by_age_and_size_the_longest_unused_goes_first),
         TEST(a_killed_removal_gives_a_reader_no_other_bytes),
         TEST(filling_keeps_whole_objects),
+        TEST(figures_are_those_of_a_fetcher_that_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -121,6 +121,15 @@ static PyObject *fetcher_save(PyObject *self, PyObject *ignored) {
     Py_RETURN_NONE;
 }
 
+static PyObject *fetcher_show(PyObject *self, PyObject *arguments) {
+    unsigned long long requests, retries;
+    if (!PyArg_ParseTuple(arguments, "KK:show", &requests, &retries)) return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    hr_fetcher_show(fetcher_of(self), requests, retries);
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
 static PyObject *fetcher_look(PyObject *self, PyObject *ignored) {
     struct hr_fetcher_info info;
     (void)ignored;
@@ -149,6 +158,8 @@ static PyMethodDef methods[] = {
      "remove(name, force) -> int\n\nRemoves what is kept of an object. Returns 0 or a negative errno: see "
      "hr_fetcher_remove."},
     {"save", fetcher_save, METH_NOARGS, "save()\n\nBrings what was kept to the disk."},
+    {"show", fetcher_show, METH_VARARGS,
+     "show(requests, retries)\n\nShows the figures to observers, with requests that were made since the start."},
     {"look", fetcher_look, METH_NOARGS, "look() -> dict\n\nReturns the fields of struct hr_fetcher_info."},
     {NULL, NULL, 0, NULL},
 };
