@@ -14,7 +14,7 @@
 
 /* Any process may open the file between the look and the removal. It then reads what the file has, without a name. */
 int hr__kept_remove_file(const char *folder, const char *name, bool force, uint64_t *ret_disk_bytes) {
-    struct hr__file_info info;
+    struct hr__file_info info = {0};
     char path[HR__PATH_BYTES];
     int fd = -1;
     int r = hr__blocks_path(folder, name, path);
