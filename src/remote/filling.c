@@ -25,12 +25,12 @@ struct hr_filling {
     char folder[HR__PATH_BYTES];
     struct object *objects;
     size_t count;
-    uint64_t chunk_count, total_bytes;
+    uint64_t chunk_count, total_bytes, kept_bytes;
     struct hr__thread threads[THREADS];
     uint32_t thread_count;
     _Atomic bool stop;
     _Atomic uint32_t running; /* threads that have not ended; hr_filling_wait sleeps on it */
-    _Atomic uint64_t next, done_bytes, kept_bytes;
+    _Atomic uint64_t next, done_bytes;
     _Atomic bool has_failed; /* taken by the thread that may write the text */
     int failure;
     char text[TEXT_BYTES];
@@ -72,9 +72,7 @@ static int fill_chunk(hr_filling *filling, uint64_t chunk, void *memory) {
     const struct hr_remote_object *known = &object->known->object;
     uint64_t at = (chunk - object->first_chunk) * CHUNK_BYTES, bytes = hr__min(CHUNK_BYTES, known->bytes - at);
     struct hr__read_part place = {memory, bytes};
-    if (is_kept(filling, known, at, bytes)) {
-        atomic_fetch_add(&filling->kept_bytes, bytes);
-    } else {
+    if (!is_kept(filling, known, at, bytes)) {
         int r = hr__remote_get(object->known, at, bytes, false, &place, 1);
         if (r == 1)
             return hr__fail(-ENOSPC,
@@ -129,6 +127,11 @@ static int start_threads(hr_filling *filling) {
 
 /* ---- the public functions ---- */
 
+static uint64_t kept_bytes_of(const hr_filling *filling, const struct hr__known *known) {
+    struct hr_kept kept;
+    return hr_kept_look(filling->folder, known->object.name, &kept) == 0 ? kept.kept_bytes : 0;
+}
+
 static int add_objects(hr_filling *filling, const char *const *paths, size_t count) {
     filling->objects = hr__realloc(NULL, (count + 1) * sizeof *filling->objects);
     if (!filling->objects) return hr__fail(-ENOMEM, "remote: no memory for %zu objects", count);
@@ -139,6 +142,7 @@ static int add_objects(hr_filling *filling, const char *const *paths, size_t cou
         filling->objects[filling->count++] = (struct object){known, filling->chunk_count};
         filling->chunk_count += (known->object.bytes + CHUNK_BYTES - 1) / CHUNK_BYTES;
         filling->total_bytes += known->object.bytes;
+        filling->kept_bytes += kept_bytes_of(filling, known);
     }
     return 0;
 }
@@ -170,7 +174,7 @@ int hr_filling_wait(hr_filling *filling, int64_t deadline_ns) {
 void hr_filling_look(hr_filling *filling, struct hr_filling_info *ret_info) {
     *ret_info = (struct hr_filling_info){.total_bytes = filling->total_bytes,
                                          .done_bytes = atomic_load(&filling->done_bytes),
-                                         .kept_bytes = atomic_load(&filling->kept_bytes)};
+                                         .kept_bytes = filling->kept_bytes};
 }
 
 hr_filling *hr_filling_free(hr_filling *filling) {

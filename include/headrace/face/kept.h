@@ -83,7 +83,7 @@ typedef struct hr_filling hr_filling;
 
 struct hr_filling_info {
     uint64_t total_bytes, done_bytes;
-    uint64_t kept_bytes; /* of done_bytes, those that were kept already */
+    uint64_t kept_bytes; /* of total_bytes, those that were kept when it began */
 };
 
 /* Starts threads that fetch all that is missing of objects, which are known (hr_remote_look). The fetcher divides it

@@ -244,6 +244,7 @@ def test_warm_fetches_each_byte_once(server: RemoteServer, tmp_path: pathlib.Pat
     found = json.loads(result.stdout)
     total = sum(len(FILES[name]) for name in ("a.bin", "b.bin", "a.tar"))
     assert result.returncode == 0 and (found["objects"], found["bytes"]) == (3, total)
+    assert total - 3 * 65536 <= found["fetched_bytes"] <= total
     sent = server.sent_bytes
     assert total <= sent < total + 3 * 70_000, "all, and the first bytes of each at most twice"
     again = run("cache", "warm", *urls)
