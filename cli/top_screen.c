@@ -116,7 +116,7 @@ static void draw_loaders(struct picture *picture, uint32_t rows) {
 /* ---- the chosen loader ---- */
 
 static void draw_about(struct picture *picture, const struct top_loader *loader) {
-    char name[HR_LOOK_NAME_BYTES], age[UNITS_BYTES], rank[32] = "", died[64] = "", verdict[200], text[512];
+    char name[HR_LOOK_NAME_BYTES], age[UNITS_BYTES], rank[32] = "", died[64] = "", verdict[320], text[640];
     top_clean(loader->look.name, name, sizeof name);
     if (loader->look.world_size > 1) snprintf(rank, sizeof rank, " rank %d", loader->look.rank);
     if (loader->look.restarts)

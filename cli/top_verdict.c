@@ -67,16 +67,17 @@ static void explain_few(const struct hr_waits *waits, struct hr_verdict verdict,
                  100 * waits->busy, waits->free, verdict.workers, fit);
 }
 
-static void explain_network(const struct top *top, const struct hr_waits *waits, char *text, size_t bytes) {
+static void explain_network(const struct top *top, const struct hr_waits *waits, struct hr_verdict verdict, char *text,
+                            size_t bytes) {
     const struct top_fetcher *fetcher = &top->fetcher;
     char rate[160] = "";
     if (fetcher->is_there)
         snprintf(rate, sizeof rate, " (%.0f MB/s, %.0f requests/s, %.1f of them again)", fetcher->fetched / 1e6,
                  fetcher->requests, fetcher->retries);
     snprintf(text, bytes,
-             "the workers are busy %.0f %%, and wait for remote objects for %.0f %% of that%s; what is kept is not "
-             "fetched again, and headrace cache warm fetches all before",
-             100 * waits->busy, 100 * waits->network, rate);
+             "the workers are busy %.0f %%, and wait for remote objects for %.0f %% of that%s: headrace cache warm "
+             "fetches all before; about %u workers would be enough, if the server gives as much",
+             100 * waits->busy, 100 * waits->network, rate, verdict.workers);
 }
 
 void top_explain(const struct top *top, const struct top_loader *loader, char *text, size_t bytes) {
@@ -101,7 +102,7 @@ void top_explain(const struct top *top, const struct top_loader *loader, char *t
                  100 * waits.collate);
         break;
     case HR_VERDICT_NETWORK:
-        explain_network(top, &waits, text, bytes);
+        explain_network(top, &waits, verdict, text, bytes);
         break;
     case HR_VERDICT_STORAGE:
         snprintf(

@@ -145,7 +145,8 @@ def _network(case: Case) -> _Words:
         "The network",
         text,
         f"What is kept is not fetched again: if the objects are larger than the quota (HEADRACE_REMOTE_QUOTA), give "
-        f"more of the disk. {warm}. If the server is slower than it should be, look at the retries.",
+        f"more of the disk. {warm}. More workers wait at the same time: about {case.workers} would be enough, if the "
+        "server gives as much. If it is slower than it should be, look at the retries.",
     )
 
 
