@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "cache_remote.h"
 #include "cli.h"
 #include "options.h"
 
@@ -11,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-/* headrace cache ls and info. */
+/* headrace cache ls and info. Remote objects: cache_remote.c */
 
 static const char *const states[] = {"?", "ready", "building", "unfinished", "removed", "damaged"};
 static const char *const keeps[] = {"job", "boot", "disk"};
@@ -98,10 +99,12 @@ int cache_ls(int count, char **words) {
         return EXIT_USAGE;
     }
     bool is_missing;
+    remote_use_root(root);
     hr_cache *cache = find_cache(root, &is_missing);
     if (!cache && !is_missing) return 1;
     if (listing.is_json) printf("[");
     int r = cache ? hr_cache_list(cache, list_entry, &listing) : 0;
+    if (r >= 0) r = remote_list(listing.is_json, &listing.count);
     if (listing.is_json) printf("%s]\n", listing.count ? "\n" : "");
     if (r == 0 && !listing.count && !listing.is_json)
         printf("nothing in %s; headrace cache warm --help shows how to put files there\n",
@@ -205,6 +208,8 @@ int cache_info(int count, char **words) {
         return EXIT_USAGE;
     }
     search.name = words[0];
+    remote_use_root(root);
+    if (is_url(words[0])) return remote_info(words[0], search.is_json);
     bool is_missing;
     search.cache = find_cache(root, &is_missing);
     if (!search.cache && !is_missing) return 1;

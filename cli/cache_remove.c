@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "cache_remote.h"
 #include "cli.h"
 #include "options.h"
 
@@ -7,11 +8,12 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* headrace cache verify, rm and gc. */
+/* headrace cache verify, rm and gc. Remote objects: cache_remote.c */
 
 /* ---- verify ---- */
 
@@ -68,13 +70,19 @@ int cache_verify(int count, char **words) {
         return EXIT_USAGE;
     }
     hr_cache *cache = NULL;
+    remote_use_root(root);
     if (is_json) printf("[");
-    for (int i = 0; i < others; i++) {
+    for (int i = 0, number = 0; i < others && code != EXIT_INTERRUPTED; i++) {
         uint64_t bytes = 0;
+        if (is_url(words[i])) {
+            int remote_code = remote_verify(words[i], is_json, &number);
+            code = remote_code ? remote_code : code;
+            continue;
+        }
         int r = is_file(words[i])                           ? verify_file(words[i], &bytes)
                 : cache || hr_cache_open(root, &cache) >= 0 ? verify_object(cache, words[i], version, &bytes)
                                                             : -1; /* its message is set */
-        put_result(words[i], r, bytes, is_json, i);
+        put_result(words[i], r, bytes, is_json, number++);
         if (r < 0) code = 1;
     }
     if (is_json) printf("\n]\n");
@@ -94,15 +102,21 @@ int cache_rm(int count, char **words) {
         if (others == 0 && count) fputs("headrace: give names; see headrace cache rm --help\n", stderr);
         return EXIT_USAGE;
     }
-    bool is_missing;
-    hr_cache *cache = find_cache(root, &is_missing);
+    bool is_missing = false, is_all_remote = true;
+    remote_use_root(root);
+    for (int i = 0; i < others; i++) is_all_remote = is_all_remote && is_url(words[i]);
+    hr_cache *cache = is_all_remote ? NULL : find_cache(root, &is_missing);
     if (is_missing) fputs("headrace: the cache is empty\n", stderr);
-    if (!cache) return 1;
+    if (!cache && !is_all_remote) return 1;
     if (is_json) printf("[");
-    for (int i = 0; i < others; i++) {
+    for (int i = 0, number = 0; i < others; i++) {
+        if (is_url(words[i])) {
+            code = remote_remove(words[i], force, is_json, &number) ? 1 : code;
+            continue;
+        }
         int r = hr_cache_remove(cache, words[i], version, force);
         if (is_json) {
-            printf("%s{\"name\": ", i ? ",\n " : "\n ");
+            printf("%s{\"name\": ", number++ ? ",\n " : "\n ");
             put_json(stdout, words[i]);
             printf(", \"removed\": %s, \"message\": ", r < 0 ? "false" : "true");
             put_json(stdout, r < 0 ? hr_error_message() : "");
@@ -141,22 +155,26 @@ static int show_candidate(void *context, const struct hr_cache_entry *entry) {
 }
 
 int cache_gc(int count, char **words) {
-    const char *root = NULL, *older = NULL, *quota = NULL;
+    const char *root = NULL, *older = NULL, *quota = NULL, *remote_quota = getenv("HEADRACE_REMOTE_QUOTA");
     char size[UNITS_BYTES], left[UNITS_BYTES];
     double seconds = 0;
     uint64_t quota_bytes = UINT64_MAX;
     struct hr_cache_collected result = {0};
     struct sweep sweep = {0};
+    struct hr_kept_limits limits = {.older_ns = -1, .quota_bytes = UINT64_MAX};
     const struct option options[] = {{"--root", &root, NULL},
                                      {"--older", &older, NULL},
                                      {"--quota", &quota, NULL},
+                                     {"--remote-quota", &remote_quota, NULL},
                                      {"--dry-run", NULL, &sweep.is_dry},
                                      {"--json", NULL, &sweep.is_json}};
-    int others = parse_options("cache gc", count, words, options, 5);
+    int others = parse_options("cache gc", count, words, options, 6);
     if (others > 0) fputs("headrace: gc takes no names; use headrace cache rm NAME\n", stderr);
     if (others || (older && parse_seconds(older, "--older", &seconds) < 0) ||
-        (quota && parse_bytes(quota, "--quota", &quota_bytes) < 0))
+        (quota && parse_bytes(quota, "--quota", &quota_bytes) < 0) ||
+        (remote_quota && *remote_quota && parse_bytes(remote_quota, "--remote-quota", &limits.quota_bytes) < 0))
         return EXIT_USAGE;
+    remote_use_root(root);
     bool is_missing;
     hr_cache *cache = find_cache(root, &is_missing);
     if (!cache && !is_missing) return 1;
@@ -166,14 +184,18 @@ int cache_gc(int count, char **words) {
     hr_cache_close(cache);
     if (r < 0) return fail_with_message();
     if (sweep.is_json)
-        printf("%s], \"objects\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"bytes_left\": %" PRIu64 "}\n",
+        printf("%s], \"objects\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"bytes_left\": %" PRIu64,
                sweep.count ? "\n" : "", result.objects, result.bytes, result.bytes_left);
     else
         printf("deleted %" PRIu64 " objects, %s; %s remain\n", result.objects, in_bytes(result.bytes, size),
                in_bytes(result.bytes_left, left));
+    limits.older_ns = older_ns;
+    limits.is_dry = sweep.is_dry;
+    int code = remote_collect(&limits, sweep.is_json);
+    if (sweep.is_json) printf("}\n");
     if (quota && !sweep.is_dry && result.bytes_left > quota_bytes) {
         fputs("headrace: processes have the rest; headrace cache ls shows how many\n", stderr);
         return 1;
     }
-    return 0;
+    return code;
 }

@@ -20,6 +20,7 @@
 enum { JOBS_MOST = 32, OPEN_SHARE = 4, SHOW_NS = 200000000, LOG_S = 10 };
 
 static const char help[] = "Usage: headrace index FILE... [OPTION...]\n"
+                           "       headrace index URL... --to FOLDER [--kind KIND] [--storage FILE]\n"
                            "\n"
                            "Writes FILE.hri next to each tar file (for sources.Tar) and each text file (for\n"
                            "sources.Lines and sources.Jsonl): where its members or lines are. Without it, each\n"
@@ -27,6 +28,13 @@ static const char help[] = "Usage: headrace index FILE... [OPTION...]\n"
                            "that share the folder need not. A source compares what it reads with the index,\n"
                            "so that an index which is old gives an error, and no other data.\n"
                            "\n"
+                           "Of objects in a bucket or behind https, the indexes are written to a folder, for\n"
+                           "an upload next to the objects: NAME.hri next to NAME. A URL may have braces, of a\n"
+                           "bucket also a pattern, in quotes.\n"
+                           "\n"
+                           "  --to FOLDER   where the indexes of URLs are written\n"
+                           "  --storage FILE   the settings that sources take as storage=, in JSON (default:\n"
+                           "                keys of the environment)\n"
                            "  --kind KIND   tar or lines (default: by the name and the first bytes of each\n"
                            "                file)\n"
                            "  --again       also if FILE.hri is there, and has the size and the time of FILE\n"
@@ -294,10 +302,18 @@ static int run(struct command *command, int count, char **paths) {
     return r < 0 || command->failed_count || (command->checks && command->current_count < command->file_count);
 }
 
+/* Returns true if there is a URL, or a folder for indexes: Python reads remote objects. */
+static bool is_about_remote(int argc, char **argv) {
+    for (int i = 2; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (is_url(argv[i]) || strcmp(argv[i], "--to") == 0 || strncmp(argv[i], "--to=", 5) == 0) return true;
+    return false;
+}
+
 int index_command(int argc, char **argv) {
     struct command command = {0};
     const struct option options[] = {
         {"--kind", &command.kind_text, NULL}, {"--again", NULL, &command.again}, {"--check", NULL, &command.checks}};
+    if (is_about_remote(argc, argv)) return become_python(argc, argv);
     for (int i = 2; i < argc && strcmp(argv[i], "--") != 0; i++)
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return fputs(help, stdout), 0;
     int count = parse_options("index", argc - 2, argv + 2, options, sizeof options / sizeof *options);

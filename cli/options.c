@@ -97,6 +97,11 @@ int parse_count(const char *text, const char *option, uint32_t *ret_count) {
     return -1;
 }
 
+bool is_url(const char *word) {
+    size_t scheme = strspn(word, "abcdefghijklmnopqrstuvwxyz0123456789");
+    return scheme && strncmp(word + scheme, "://", 3) == 0;
+}
+
 const char *in_bytes(uint64_t bytes, char *text) {
     static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
     double size = (double)bytes;

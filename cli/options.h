@@ -3,6 +3,7 @@
 #ifndef HR_CLI_OPTIONS_H
 #define HR_CLI_OPTIONS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -23,6 +24,9 @@ int parse_options(const char *command, int count, char **words, const struct opt
 int parse_bytes(const char *text, const char *option, uint64_t *ret_bytes);
 int parse_seconds(const char *text, const char *option, double *ret_seconds);
 int parse_count(const char *text, const char *option, uint32_t *ret_count);
+
+/* Returns true if a word is the URL of an object, and not a path. */
+bool is_url(const char *word);
 
 /* Formats a size ("1.5 GiB") or a time ("12 s", "3 h") into `text`, which has 32 bytes, and returns it. */
 enum { UNITS_BYTES = 32 };

@@ -123,6 +123,7 @@ static void look(struct top *top) {
     top_sort(top, &view);
     for (uint32_t i = 0; i < top->count; i++) top_look_at_workers(top, &top->loaders[i]);
     top_look_at_machine(top);
+    top_look_at_fetcher(top);
 }
 
 /* For a person who names processes. What reads numbers gets an empty list. */

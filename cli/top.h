@@ -3,6 +3,7 @@
 #ifndef HR_CLI_TOP_H
 #define HR_CLI_TOP_H
 
+#include <headrace/face/fetcher.h>
 #include <headrace/look.h>
 
 #include <stdbool.h>
@@ -24,7 +25,8 @@ struct top_mark {
     uint64_t batches, samples, bytes;
     uint64_t inside_ns;  /* with the wait that is going on */
     uint64_t busy_ns;    /* of all workers */
-    uint64_t collate_ns; /* of that */
+    uint64_t collate_ns; /* of that, */
+    uint64_t network_ns; /* and for remote objects. Without workers: of the training process */
     uint64_t alive_ns;
 };
 
@@ -74,6 +76,16 @@ struct top_cached {
     double hits_per_s;
 };
 
+/* The fetcher of remote objects of this user. */
+struct top_fetcher {
+    bool is_there;
+    struct hr_fetcher_figures now;
+    double fetched, requests, retries; /* per second, since the look before */
+    double hits;                       /* share of the reads of all loaders that found all bytes; negative: none was */
+    uint64_t hit_count, wait_count;    /* of all loaders, since the loaders were made */
+    char folder[4096];
+};
+
 struct top_pids {
     int *all;
     uint32_t count, room;
@@ -85,6 +97,7 @@ struct top {
     struct top_cached *cached;
     uint32_t cached_count;
     int64_t cached_ns;
+    struct top_fetcher fetcher;
     int pids[TOP_PIDS];
     int pid_count;
     int64_t now_ns;
@@ -150,6 +163,7 @@ bool top_read_field(const char *line, const char *name, int base, uint64_t *ret_
 void top_look_at_workers(struct top *top, struct top_loader *loader); /* their processes */
 void top_look_at_machine(struct top *top);
 void top_look_at_cache(struct top *top);
+void top_look_at_fetcher(struct top *top);
 
 /* ---- top_rates.c ---- */
 
@@ -160,7 +174,8 @@ struct top_rates {
     double wait;                    /* 0 to 1 */
     double batches, samples, bytes; /* per second */
     double busy;                    /* of the workers, 0 to 1 */
-    double collate;                 /* of the busy time, 0 to 1 */
+    double collate;                 /* of the busy time, 0 to 1, */
+    double network;                 /* and waiting for remote objects; without workers, of all time */
 };
 struct top_rates top_rates_of(const struct top *top, const struct top_loader *loader);
 struct top_worker_rates {
@@ -174,6 +189,8 @@ const char *top_state_of(const struct top *top, const struct top_loader *loader)
 double top_waits_s(const struct top *top, const struct top_loader *loader);
 /* The share of the time that a job waits whose ranks wait for the slowest in each step; negative: not known. */
 double top_job_wait(const struct top *top, const struct top_loader *loader, int *ret_behind, uint64_t *ret_steps);
+/* Adds up what the processes of a loader wait for remote objects, with the waits that go on. */
+struct hr_network_look top_sum_network(int64_t now_ns, const struct top_loader *loader);
 void top_sum_times(const struct top_loader *loader, struct hr_times *ret_samples, struct hr_times *ret_collates);
 
 /* ---- top_screen.c ---- */

@@ -147,6 +147,81 @@ static void put_busy(FILE *to, const struct top *top) {
             }
 }
 
+/* Writes how the processes of loaders wait for remote objects. */
+static void put_network(FILE *to, const struct top *top) {
+    static const struct {
+        const char *name, *help;
+    } families[] = {{"network_seconds", "Time in which processes of a loader waited for remote objects."},
+                    {"remote_hits", "Reads of remote objects that found all bytes on this machine."},
+                    {"remote_waits", "Reads of remote objects that waited for the fetcher."}};
+    for (size_t k = 0; k < sizeof families / sizeof *families; k++) {
+        put_family(to, families[k].name, "counter", families[k].help);
+        for (uint32_t i = 0; i < top->count; i++) {
+            struct hr_network_look sum = top_sum_network(top->now_ns, &top->loaders[i]);
+            fprintf(to, "headrace_%s_total", families[k].name);
+            put_labels(to, &top->loaders[i], -1);
+            if (k == 0)
+                fprintf(to, "} %.6f\n", in_s(sum.wait_ns));
+            else
+                fprintf(to, "} %" PRIu64 "\n", k == 1 ? sum.hit_count : sum.wait_count);
+        }
+    }
+}
+
+/* A number of the fetcher: those that are counts have the suffix _total. */
+static const struct fetched {
+    const char *name, *help;
+    size_t at; /* in struct hr_fetcher_figures */
+    bool is_count;
+} fetched[] = {
+    {"fetcher_bytes", "Bytes that the fetcher has got from servers.",
+     offsetof(struct hr_fetcher_figures, fetched_bytes), true},
+    {"fetcher_sent_bytes", "Bytes that the fetcher has sent to readers, because they are not kept.",
+     offsetof(struct hr_fetcher_figures, sent_bytes), true},
+    {"fetcher_requests", "Requests that the fetcher has sent to servers.",
+     offsetof(struct hr_fetcher_figures, requests), true},
+    {"fetcher_retries", "Requests among these that were made again.", offsetof(struct hr_fetcher_figures, retries),
+     true},
+    {"fetcher_kept_bytes", "Bytes of remote objects that are kept on the disk.",
+     offsetof(struct hr_fetcher_figures, kept_bytes), false},
+    {"fetcher_quota_bytes", "The limit for these.", offsetof(struct hr_fetcher_figures, quota_bytes), false},
+};
+enum { FETCHED = sizeof fetched / sizeof *fetched };
+
+static uint64_t figure_of(const struct top *top, const struct fetched *one) {
+    uint64_t value;
+    memcpy(&value, (const char *)&top->fetcher.now + one->at, sizeof value);
+    return value;
+}
+
+static void put_fetcher(FILE *to, const struct top *top) {
+    for (int i = 0; i < FETCHED && top->fetcher.is_there; i++) {
+        put_family(to, fetched[i].name, fetched[i].is_count ? "counter" : "gauge", fetched[i].help);
+        fprintf(to, "headrace_%s%s{pid=\"%" PRIu64 "\"} %" PRIu64 "\n", fetched[i].name,
+                fetched[i].is_count ? "_total" : "", top->fetcher.now.pid, figure_of(top, &fetched[i]));
+    }
+}
+
+static void put_fetcher_json(FILE *to, const struct top *top) {
+    const struct top_fetcher *fetcher = &top->fetcher;
+    if (!fetcher->is_there) {
+        fputs("null", to);
+        return;
+    }
+    fprintf(to, "{\"pid\": %" PRIu64 ", \"bytes_per_s\": %.0f, \"requests_per_s\": %.3f, \"retries_per_s\": %.3f",
+            fetcher->now.pid, fetcher->fetched, fetcher->requests, fetcher->retries);
+    if (fetcher->hits < 0)
+        fputs(", \"hits\": null", to);
+    else
+        fprintf(to, ", \"hits\": %.4f", fetcher->hits);
+    for (int i = 0; i < FETCHED; i++)
+        fprintf(to, ", \"%s%s\": %" PRIu64, fetched[i].name, fetched[i].is_count ? "_total" : "",
+                figure_of(top, &fetched[i]));
+    fputs(", \"place\": ", to);
+    put_json(to, fetcher->folder);
+    fputc('}', to);
+}
+
 static void put_histogram(FILE *to, const struct top_loader *loader) {
     struct hr_times samples, collates;
     uint64_t seen = 0;
@@ -193,12 +268,20 @@ void top_put_metrics(FILE *to, struct top *top) {
     put_family(to, "sample_seconds", "histogram", "Time that the workers took for a sample.");
     for (uint32_t i = 0; i < top->count; i++)
         if (top->loaders[i].look.worker_count) put_histogram(to, &top->loaders[i]);
+    put_network(to, top);
+    put_fetcher(to, top);
     put_cache(to, top);
     put_family(to, "refused_loaders", "gauge", "Loaders that this process may not read.");
     fprintf(to, "headrace_refused_loaders %u\n# EOF\n", top->refused);
 }
 
 /* ---- JSON ---- */
+
+static const char *phase_of(const struct top_worker *worker) {
+    const struct hr_worker_status *status = &worker->look.status;
+    bool is_waiting = worker->look.network.since_ns && status->phase != HR_PHASE_WAIT;
+    return is_waiting ? "network" : phases[status->phase];
+}
 
 static void put_worker_json(FILE *to, const struct top_worker *worker, uint32_t number) {
     const struct hr_worker_status *status = &worker->look.status;
@@ -207,7 +290,7 @@ static void put_worker_json(FILE *to, const struct top_worker *worker, uint32_t 
             "{\"worker\": %u, \"pid\": %u, \"phase\": \"%s\", \"batches_total\": %" PRIu64
             ", \"worker_busy_seconds_total\": {\"fetch\": %.6f, \"collate\": %.6f}, \"starts\": %u, "
             "\"batches_per_s\": %.3f, \"busy\": %.4f, \"cpu\": %.4f, ",
-            number, status->pid, phases[status->phase], status->done_count, in_s(status->phase_ns[HR_PHASE_FETCH]),
+            number, status->pid, phase_of(worker), status->done_count, in_s(status->phase_ns[HR_PHASE_FETCH]),
             in_s(status->phase_ns[HR_PHASE_COLLATE]), status->starts, rates.batches, rates.busy, rates.cpu);
     if (worker->look.index == HR_NO_SAMPLE)
         fputs("\"sample\": null, ", to);
@@ -249,6 +332,11 @@ static void put_loader_json(FILE *to, const struct top *top, const struct top_lo
     }
     fprintf(to, "\"parts\": {\"workers\": %.6f, \"pin\": %.6f, \"draw\": %.6f, \"rebuild\": %.6f}, ",
             in_s(look->wait_ns), in_s(look->pin_ns), in_s(look->draw_ns), in_s(look->rebuild_ns));
+    struct hr_network_look network = top_sum_network(top->now_ns, loader);
+    fprintf(to,
+            "\"network\": %.4f, \"network_seconds_total\": %.6f, \"remote_hits_total\": %" PRIu64
+            ", \"remote_waits_total\": %" PRIu64 ", ",
+            rates.network, in_s(network.wait_ns), network.hit_count, network.wait_count);
     put_samples_json(to, loader);
     fputs(", \"workers\": [", to);
     for (uint32_t i = 0; i < look->worker_count; i++) {
@@ -264,7 +352,9 @@ void top_put_json(FILE *to, struct top *top) {
         fputs(i ? ",\n " : "\n ", to);
         put_loader_json(to, top, &top->loaders[i]);
     }
-    fputs("], \"cache\": [", to);
+    fputs("], \"fetcher\": ", to);
+    put_fetcher_json(to, top);
+    fputs(", \"cache\": [", to);
     for (uint32_t i = 0; i < top->cached_count; i++) {
         const struct top_cached *cached = &top->cached[i];
         fputs(i ? ",\n {\"cache\": " : "\n {\"cache\": ", to);

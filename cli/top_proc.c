@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <headrace/face/cache_samples.h>
+#include <headrace/face/kept.h>
 
 #define S_NS INT64_C(1000000000)
 enum {
@@ -141,6 +142,37 @@ static void look_at_memory(struct top *top) {
 void top_look_at_machine(struct top *top) {
     look_at_cores(top);
     look_at_memory(top);
+}
+
+/* ---- the fetcher of remote objects ---- */
+
+static double per_second(uint64_t before, uint64_t now, double seconds) {
+    return seconds > 0 && now > before ? (double)(now - before) / seconds : 0;
+}
+
+static double share_of_hits(const struct top_fetcher *before, const struct top_fetcher *now) {
+    uint64_t hits = now->hit_count - before->hit_count, waits = now->wait_count - before->wait_count;
+    if (now->hit_count < before->hit_count || now->wait_count < before->wait_count) return -1; /* a loader has ended */
+    return hits + waits ? (double)hits / (double)(hits + waits) : -1;
+}
+
+void top_look_at_fetcher(struct top *top) {
+    struct top_fetcher before = top->fetcher, *now = &top->fetcher;
+    *now = (struct top_fetcher){.hits = -1};
+    for (uint32_t i = 0; i < top->count; i++) {
+        struct hr_network_look sum = top_sum_network(top->now_ns, &top->loaders[i]);
+        now->hit_count += sum.hit_count;
+        now->wait_count += sum.wait_count;
+    }
+    now->is_there =
+        hr_kept_folder(now->folder, sizeof now->folder) == 0 && hr_fetcher_peek(now->folder, &now->now) == 0;
+    if (!now->is_there) return;
+    now->hits = share_of_hits(&before, now);
+    if (!before.is_there || before.now.began_ns != now->now.began_ns) return;
+    double seconds = (double)(now->now.at_ns - before.now.at_ns) / 1e9;
+    now->fetched = per_second(before.now.fetched_bytes, now->now.fetched_bytes, seconds);
+    now->requests = per_second(before.now.requests, now->now.requests, seconds);
+    now->retries = per_second(before.now.retries, now->now.retries, seconds);
 }
 
 /* ---- the cache ---- */

@@ -25,6 +25,18 @@ static uint64_t busy_ns_of(int64_t now_ns, const struct hr_worker_status *status
     return phase_ns_of(now_ns, status, HR_PHASE_FETCH) + phase_ns_of(now_ns, status, HR_PHASE_COLLATE);
 }
 
+struct hr_network_look top_sum_network(int64_t now_ns, const struct top_loader *loader) {
+    struct hr_network_look sum = loader->look.network;
+    sum.wait_ns += since(now_ns, sum.since_ns);
+    for (uint32_t i = 0; i < loader->look.worker_count; i++) {
+        const struct hr_network_look *one = &loader->workers[i].look.network;
+        sum.wait_ns += one->wait_ns + since(now_ns, one->since_ns);
+        sum.wait_count += one->wait_count;
+        sum.hit_count += one->hit_count;
+    }
+    return sum;
+}
+
 static void mark_worker(struct top_worker *worker, int64_t now_ns) {
     worker->marks[worker->mark_count++ % TOP_HISTORY] = (struct top_worker_mark){
         .now_ns = now_ns, .done = worker->look.status.done_count, .busy_ns = busy_ns_of(now_ns, &worker->look.status)};
@@ -37,6 +49,7 @@ void top_mark(struct top_loader *loader, int64_t now_ns) {
                             .samples = look->samples,
                             .bytes = look->bytes,
                             .inside_ns = look->inside_ns + (look->step ? waits_ns(now_ns, look) : 0)};
+    mark.network_ns = top_sum_network(now_ns, loader).wait_ns;
     for (uint32_t i = 0; i < look->worker_count; i++) {
         mark_worker(&loader->workers[i], now_ns);
         mark.busy_ns += busy_ns_of(now_ns, &loader->workers[i].look.status);
@@ -57,12 +70,17 @@ static double share(double part) {
     return part < 0 ? 0 : part > 1 ? 1 : part;
 }
 
+static double share_of_network(double network_s, double of_s) {
+    return of_s > 0 ? share(network_s / of_s) : 0;
+}
+
 /* Over the looks that are kept; at the first look, since the loader was made. */
 struct top_rates top_rates_of(const struct top *top, const struct top_loader *loader) {
     struct top_mark none = {.now_ns = loader->look.opened_ns};
     const struct top_mark *last = &loader->marks[(loader->mark_count + TOP_HISTORY - 1) % TOP_HISTORY], *first = &none;
     if (loader->mark_count > 1) first = &loader->marks[(loader->mark_count - kept(loader->mark_count)) % TOP_HISTORY];
     double s = (double)(last->now_ns - first->now_ns) / 1e9, busy_s = growth(first->busy_ns, last->busy_ns) / 1e9;
+    double network_s = growth(first->network_ns, last->network_ns) / 1e9;
     uint32_t workers = loader->look.used_count;
     (void)top;
     if (s <= 0 || loader->is_over) return (struct top_rates){0};
@@ -72,7 +90,8 @@ struct top_rates top_rates_of(const struct top *top, const struct top_loader *lo
                               .bytes = growth(first->bytes, last->bytes) / s,
                               .busy = workers ? share(busy_s / s / workers) : 0,
                               .collate =
-                                  busy_s > 0 ? share(growth(first->collate_ns, last->collate_ns) / 1e9 / busy_s) : 0};
+                                  busy_s > 0 ? share(growth(first->collate_ns, last->collate_ns) / 1e9 / busy_s) : 0,
+                              .network = share_of_network(network_s, loader->look.worker_count ? busy_s : s)};
 }
 
 struct top_worker_rates top_worker_rates_of(const struct top_worker *worker) {
@@ -94,11 +113,23 @@ struct top_worker_rates top_worker_rates_of(const struct top_worker *worker) {
                                                    : 0};
 }
 
+/* Returns true if most of the processes that make a batch wait for the network. */
+static bool waits_for_network(const struct top_loader *loader) {
+    uint32_t busy = 0, waiting = 0;
+    for (uint32_t i = 0; i < loader->look.worker_count; i++) {
+        bool is_busy = loader->workers[i].look.status.phase != HR_PHASE_WAIT;
+        busy += is_busy;
+        waiting += is_busy && loader->workers[i].look.network.since_ns;
+    }
+    return loader->look.worker_count ? 2 * waiting > busy : loader->look.network.since_ns != 0;
+}
+
 const char *top_state_of(const struct top *top, const struct top_loader *loader) {
     enum { STALLED_S = 30, IDLE_LOOKS = 3 };
     double waits = top_waits_s(top, loader);
     if (loader->is_over) return "ended";
     if (loader->look.has_stopped) return "ends";
+    if (waits > 0 && waits_for_network(loader)) return "network";
     if (waits > STALLED_S) return "stalled";
     if (loader->look.step == 0) return waits > 0 ? "starts" : "new";
     if (waits > 0) return "waits";

@@ -116,7 +116,7 @@ static void draw_loaders(struct picture *picture, uint32_t rows) {
 /* ---- the chosen loader ---- */
 
 static void draw_about(struct picture *picture, const struct top_loader *loader) {
-    char name[HR_LOOK_NAME_BYTES], age[UNITS_BYTES], rank[32] = "", died[64] = "", verdict[200], text[512];
+    char name[HR_LOOK_NAME_BYTES], age[UNITS_BYTES], rank[32] = "", died[64] = "", verdict[320], text[640];
     top_clean(loader->look.name, name, sizeof name);
     if (loader->look.world_size > 1) snprintf(rank, sizeof rank, " rank %d", loader->look.rank);
     if (loader->look.restarts)
@@ -136,9 +136,11 @@ static void draw_about(struct picture *picture, const struct top_loader *loader)
     }
 }
 
-static const char *doing_of(const struct hr_worker_status *status, bool is_parked) {
+static const char *doing_of(const struct top_worker *worker, bool is_parked) {
     static const char *const doing[] = {"waits", "fetch", "collate"};
+    const struct hr_worker_status *status = &worker->look.status;
     if (is_parked && status->phase == HR_PHASE_WAIT) return "parked";
+    if (worker->look.network.since_ns && status->phase != HR_PHASE_WAIT) return "network";
     return status->pid ? doing[status->phase] : "starts";
 }
 
@@ -157,7 +159,7 @@ static void draw_worker(struct picture *picture, const struct top_loader *loader
         snprintf(cpu, sizeof cpu, "%.0f", 100 * rates.cpu);
     }
     line(picture, false, "%7u %5u %-7s %5s %9s %7.1f %5.0f %4s %8s %7s %6u", number, status->pid,
-         doing_of(status, number >= loader->look.used_count), since, index, rates.batches, 100 * rates.busy, cpu,
+         doing_of(worker, number >= loader->look.used_count), since, index, rates.batches, 100 * rates.busy, cpu,
          memory, rates.growth > 0 ? grown : "-", status->starts);
 }
 
@@ -202,6 +204,19 @@ static void draw_cached(struct picture *picture) {
         line(picture, false, "%-15.15s %6s %6s %7s %5u  %s", name, top_in_size((double)cached->bytes, size), fill, hits,
              cached->jobs, place);
     }
+}
+
+static void draw_fetcher(struct picture *picture) {
+    const struct top_fetcher *fetcher = &picture->top->fetcher;
+    char kept[UNITS_BYTES], quota[UNITS_BYTES], folder[sizeof fetcher->folder], pid[24], hits[16] = "-";
+    if (!fetcher->is_there) return;
+    if (fetcher->hits >= 0) snprintf(hits, sizeof hits, "%.0f %%", 100 * fetcher->hits);
+    snprintf(pid, sizeof pid, "pid %" PRIu64, fetcher->now.pid);
+    top_clean(fetcher->folder, folder, sizeof folder);
+    line(picture, false, "FETCHER           MB/S   REQ/S RETRY/S  HITS   KEPT  QUOTA  PLACE");
+    line(picture, false, "%-15.15s %6.1f %7.0f %7.1f %5s %6s %6s  %s", pid, fetcher->fetched / 1e6, fetcher->requests,
+         fetcher->retries, hits, top_in_size((double)fetcher->now.kept_bytes, kept),
+         top_in_size((double)fetcher->now.quota_bytes, quota), folder);
 }
 
 bool top_is_empty(const struct top *top) {
@@ -269,9 +284,11 @@ static void draw_parts(struct picture *picture) {
     if (view->asks_stacks)
         line(picture, true, "The signal for stacks interrupts system calls of the workers. Write them? y/n");
     if (!chosen) return;
-    uint32_t others = 6 + (picture->top->cached_count ? 1 + picture->top->cached_count : 0);
+    uint32_t others = 6 + (picture->top->fetcher.is_there ? 2 : 0) +
+                      (picture->top->cached_count ? 1 + picture->top->cached_count : 0);
     uint32_t workers = picture->lines > (int)others ? (uint32_t)picture->lines - others : 1;
     draw_chosen(picture, chosen, workers);
+    draw_fetcher(picture);
     draw_cached(picture);
 }
 

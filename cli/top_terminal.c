@@ -135,6 +135,7 @@ static void look(struct top *top, struct top_view *view, unsigned count) {
     struct top_loader *chosen = top_chosen(top, view);
     if (chosen) top_look_at_workers(top, chosen);
     top_look_at_machine(top);
+    top_look_at_fetcher(top);
     if (count % CACHE_LOOKS == 0) top_look_at_cache(top);
 }
 

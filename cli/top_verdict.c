@@ -24,6 +24,7 @@ static struct hr_waits waits_of(const struct top *top, const struct top_loader *
                              .workers = loader->look.used_count,
                              .busy = rates.busy,
                              .collate = rates.collate,
+                             .network = rates.network,
                              .cores = top->cores,
                              .free = top->cores > top->cores_used ? top->cores - top->cores_used : 0,
                              .first_pass = 1};
@@ -39,7 +40,12 @@ static void explain_trainer(const struct hr_waits *waits, struct hr_verdict verd
 }
 
 static void explain_no_workers(struct hr_verdict verdict, char *text, size_t bytes) {
-    if (verdict.workers)
+    if (verdict.is_network)
+        snprintf(text, bytes,
+                 "the training process makes its batches itself, and mostly waits for remote objects: try "
+                 "num_workers=%u, which wait at the same time",
+                 verdict.workers);
+    else if (verdict.workers)
         snprintf(text, bytes, "the training process makes its batches itself: try num_workers=%u", verdict.workers);
     else
         snprintf(text, bytes,
@@ -59,6 +65,19 @@ static void explain_few(const struct hr_waits *waits, struct hr_verdict verdict,
         snprintf(text, bytes,
                  "the workers are busy %.0f %% and %.1f cores are free: about %u workers%s would be enough",
                  100 * waits->busy, waits->free, verdict.workers, fit);
+}
+
+static void explain_network(const struct top *top, const struct hr_waits *waits, struct hr_verdict verdict, char *text,
+                            size_t bytes) {
+    const struct top_fetcher *fetcher = &top->fetcher;
+    char rate[160] = "";
+    if (fetcher->is_there)
+        snprintf(rate, sizeof rate, " (%.0f MB/s, %.0f requests/s, %.1f of them again)", fetcher->fetched / 1e6,
+                 fetcher->requests, fetcher->retries);
+    snprintf(text, bytes,
+             "the workers are busy %.0f %%, and wait for remote objects for %.0f %% of that%s: headrace cache warm "
+             "fetches all before; about %u workers would be enough, if the server gives as much",
+             100 * waits->busy, 100 * waits->network, rate, verdict.workers);
 }
 
 void top_explain(const struct top *top, const struct top_loader *loader, char *text, size_t bytes) {
@@ -81,6 +100,9 @@ void top_explain(const struct top *top, const struct top_loader *loader, char *t
     case HR_VERDICT_COLLATE:
         snprintf(text, bytes, "%.0f %% of the workers' busy time is the collate function: let it do less",
                  100 * waits.collate);
+        break;
+    case HR_VERDICT_NETWORK:
+        explain_network(top, &waits, verdict, text, bytes);
         break;
     case HR_VERDICT_STORAGE:
         snprintf(

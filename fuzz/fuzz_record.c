@@ -71,10 +71,10 @@ static size_t put_entry(const struct hr__record_place *places, const uint8_t *in
 
 static size_t write_entries(const uint8_t *input, size_t bytes) {
     struct hr__record_place places[HR__RING_COUNT];
-    struct hr__record_head head = {
-        .magic = HR__RECORD_MAGIC, .version = HR__RECORD_VERSION, .worker_count = input[0] % WORKERS_MOST};
+    struct hr__record_head head = {.magic = HR__RECORD_MAGIC, .worker_count = input[0] % WORKERS_MOST};
+    head.version = input[0] & 0x80 ? HR__RECORD_VERSION_LEAST : HR__RECORD_VERSION;
     size_t end = HR__RECORD_RINGS_AT;
-    hr__record_plan(head.worker_count, places);
+    hr__record_plan(head.version, head.worker_count, places);
     head.check = hr__record_check_head(&head);
     memcpy(file, &head, sizeof head);
     for (size_t at = 1; at < bytes;) at += put_entry(places, input + at, bytes - at, &end);

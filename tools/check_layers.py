@@ -38,6 +38,7 @@ PUBLIC |= {
     "record": "record",
     "remote": "remote",
     "fetcher": "remote",
+    "kept": "remote",
     "objects": "source",
     "recorder": "record",
     "show": "arena",

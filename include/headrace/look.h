@@ -30,6 +30,14 @@ enum {
 };
 #define HR_LOOK_NO_STEP UINT32_MAX
 
+/* The waits of a process for remote objects (headrace/remote.h). Zeros: a headrace that does not show it. */
+struct hr_network_look {
+    uint64_t since_ns;   /* a read waits for the fetcher since then; 0: none does */
+    uint64_t wait_ns;    /* the time in which at least one read waited, without the wait that goes on */
+    uint64_t wait_count; /* reads that waited */
+    uint64_t hit_count;  /* reads of remote objects that did not have to */
+};
+
 /* A loader, from its memory. All sums and counts are since the loader was made, over all epochs and workers. Times are
  * nanoseconds of CLOCK_MONOTONIC. */
 struct hr_arena_look {
@@ -68,6 +76,7 @@ struct hr_arena_look {
     uint32_t step_us[HR_LOOK_STEPS];
     /* When that call of next() ended: the low 32 bits of its time in microseconds, and 0 if it was not timed. */
     uint32_t step_end_us[HR_LOOK_STEPS];
+    struct hr_network_look network; /* of a training process that makes its batches itself */
 };
 
 /* A histogram of times. Short samples and batches are timed one in n, and counted n times. */
@@ -84,6 +93,7 @@ struct hr_worker_look {
     uint64_t timed_batches;
     struct hr_times samples;
     struct hr_times collates;
+    struct hr_network_look network;
 };
 
 /* Looks at the arena whose memory is `fd`, which needs to be readable only. Writes its first `room` workers; `workers`

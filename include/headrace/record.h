@@ -16,7 +16,7 @@ extern "C" {
 /*
  * A recording is a folder. Each loader of each process has a file of at most 16 MiB in it, whose name ends with
  * HR_RECORD_SUFFIX: the seconds of the last two hours, the minutes of the last 14 days, histograms by hour, the 256
- * slowest samples, the last 65,536 timed batches and the last 65,536 steps. With more than ten workers, seconds and
+ * slowest samples, the last 65,536 timed batches and the last 65,536 steps. With more than eight workers, seconds and
  * minutes are kept for a shorter time, so that they fit.
  *
  * A loader whose number of workers grows gets another file. Times are nanoseconds of CLOCK_MONOTONIC; each second and
@@ -80,6 +80,12 @@ struct hr_record_row {
     uint64_t used_workers; /* that get tasks, at its end: the first ones. The others are parked (num_workers="auto") */
     uint64_t trainer_cpu_ns;   /* CPU time of the training process; 0: not known */
     uint64_t trainer_delay_ns; /* for how long its main thread could have run, and waited for a core */
+    uint64_t network_ns;       /* for how long the training process waited for remote objects that it reads itself */
+    uint64_t hit_count;        /* reads of remote objects, by it and all workers, that found all bytes, */
+    uint64_t wait_count;       /* and those that waited */
+    uint64_t fetched_bytes;    /* by the fetcher of remote objects, for all jobs of the user */
+    uint64_t requests;         /* that it sent to servers, */
+    uint64_t retries;          /* and those of them that were made again */
 };
 
 /* A worker in a second or a minute. */
@@ -90,6 +96,7 @@ struct hr_record_worker {
     uint64_t delay_ns;      /* for how long it could have run, and waited for a core */
     uint64_t cpu_ns;        /* 0 with private_bytes 0: its process was not seen */
     uint64_t private_bytes; /* RssAnon, at the end */
+    uint64_t network_ns;    /* for how long a read of a remote object waited, in fetch_ns or collate_ns */
 };
 
 /* How long samples and collating took in an hour: counts as in struct hr_times. */

@@ -13,8 +13,9 @@ import traceback
 
 from headrace._commands import program
 
-# Modules of headrace._commands, of which only the one that runs is imported. warm: headrace cache warm --dataset
-_COMMANDS = ("doctor", "help", "replay", "report", "warm")
+# Modules of headrace._commands, of which only the one that runs is imported. fill: headrace cache warm URL; warm:
+# headrace cache warm --dataset; index: of URLs
+_COMMANDS = ("doctor", "fill", "help", "index", "replay", "report", "warm")
 
 
 def main(arguments: list[str]) -> int:

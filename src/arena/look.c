@@ -10,6 +10,11 @@
 #include "base/error.h"
 #include "os/os.h"
 
+/* The sizes of what the first version has shown; a loader of it has nothing behind it. */
+enum {
+    SHOWN_BYTES_LEAST = offsetof(struct hr__shown, network),
+    SIGHT_BYTES_LEAST = offsetof(struct hr__sight, network)
+};
 enum { TRIES = 4, SIGHT_HEAD_BYTES = offsetof(struct hr__sight, batches), RING_HEAD_BYTES = 2 * HR_CACHE_LINE };
 
 static uint64_t load(const _Atomic uint64_t *word) {
@@ -25,6 +30,13 @@ static void look_at_times(const struct hr__shown_times *times, struct hr_times *
     ret_times->worst_index = load(&times->worst_index);
 }
 
+void hr__look_network(const struct hr__shown_network *network, struct hr_network_look *ret_look) {
+    *ret_look = (struct hr_network_look){.since_ns = load(&network->since_ns),
+                                         .wait_ns = load(&network->wait_ns),
+                                         .wait_count = load(&network->wait_count),
+                                         .hit_count = load(&network->hit_count)};
+}
+
 void hr__look_worker(const struct hr__worker *record, const struct hr__sight *sight, struct hr_worker_look *ret_look) {
     struct hr_worker_status *status = &ret_look->status;
     *ret_look = (struct hr_worker_look){.index = load(&sight->index) - 1, .timed_batches = load(&sight->batch_count)};
@@ -35,6 +47,7 @@ void hr__look_worker(const struct hr__worker *record, const struct hr__sight *si
     for (int i = 0; i < HR_PHASE_COUNT; i++) status->phase_ns[i] += load(&sight->earlier_phase_ns[i]);
     look_at_times(&sight->samples, &ret_look->samples);
     look_at_times(&sight->collates, &ret_look->collates);
+    hr__look_network(&sight->network, &ret_look->network);
 }
 
 void hr__look_counts(const uint64_t *counts, struct hr_arena_look *look) {
@@ -90,7 +103,7 @@ static int check_places(const struct file *file) {
     if (count <= HR_ARENA_MAX_WORKERS &&
         fits(file, shown->records_at, count, shown->record_bytes, sizeof(struct hr__worker)) &&
         fits(file, shown->rings_at, 2 * (uint64_t)count, shown->ring_bytes, RING_HEAD_BYTES) &&
-        fits(file, shown->sights_at, count, shown->sight_bytes, sizeof(struct hr__sight)))
+        fits(file, shown->sights_at, count, shown->sight_bytes, SIGHT_BYTES_LEAST))
         return 0;
     return hr__fail(HR_E_CORRUPT, "arena: the places that its header names are not in its memory of %llu bytes",
                     (unsigned long long)file->bytes);
@@ -103,7 +116,7 @@ static int check_file(struct file *file) {
         return hr__fail(HR_E_CORRUPT, "arena: the memory is not that of a headrace arena");
     if (!atomic_load_explicit(&file->page.header.ready, memory_order_acquire))
         return hr__fail(HR_E_STATE, "arena: it is not ready");
-    if (shown->magic != HR__SHOWN_MAGIC || shown->version < HR__SHOWN_VERSION || shown->bytes < sizeof *shown)
+    if (shown->magic != HR__SHOWN_MAGIC || shown->version < HR__SHOWN_VERSION || shown->bytes < SHOWN_BYTES_LEAST)
         return hr__fail(HR_E_VERSION, "arena: made by another version of headrace (shared-memory layout %u)",
                         header->abi_version);
     if (!atomic_load_explicit(&file->shown->is_named, memory_order_acquire))
@@ -175,23 +188,29 @@ static void fill(const struct file *file, struct hr_arena_look *ret_look) {
     }
     for (int i = 0; i < HR__COUNT_COUNT; i++) counts[i] = load(&shown->counts[i]);
     hr__look_counts(counts, look);
+    if (shown->bytes >= sizeof *shown) hr__look_network(&shown->network, &look->network);
 }
 
-/* The rest of a sight is its batches. */
+/* Between the two parts of a sight that are read are its batches. */
 static int read_worker(const struct file *file, uint32_t worker, struct hr_worker_look *ret_look) {
     struct hr__worker record;
     struct hr__sight sight;
     uint64_t sight_at = file->shown->sights_at + (uint64_t)worker * file->shown->sight_bytes;
     int r =
         read_part(file, file->shown->records_at + (uint64_t)worker * file->shown->record_bytes, &record, sizeof record);
+    memset(&sight.network, 0, sizeof sight.network);
     if (r == 0) r = read_part(file, sight_at, &sight, SIGHT_HEAD_BYTES);
+    if (r == 0 && file->shown->sight_bytes >= sizeof sight)
+        r = read_part(file, sight_at + SIGHT_BYTES_LEAST, &sight.network, sizeof sight.network);
     if (r == 0) hr__look_worker(&record, &sight, ret_look);
     return r;
 }
 
 static bool is_later(const struct hr_worker_look *before, const struct hr_worker_look *now) {
-    bool is_later = now->status.done_count >= before->status.done_count &&
-                    now->samples.sum_ns >= before->samples.sum_ns && now->collates.sum_ns >= before->collates.sum_ns;
+    bool is_later =
+        now->status.done_count >= before->status.done_count && now->samples.sum_ns >= before->samples.sum_ns &&
+        now->collates.sum_ns >= before->collates.sum_ns && now->network.wait_ns >= before->network.wait_ns &&
+        now->network.wait_count >= before->network.wait_count && now->network.hit_count >= before->network.hit_count;
     for (int i = 0; i < HR_PHASE_COUNT; i++)
         is_later = is_later && now->status.phase_ns[i] >= before->status.phase_ns[i];
     for (int i = 0; i < HR_LOOK_BUCKETS; i++)

@@ -8,6 +8,7 @@
 #include "base/base.h"
 #include "base/error.h"
 #include "layout.h"
+#include "network.h"
 #include "os/os.h"
 #include "ring.h"
 #include "spin.h"
@@ -146,6 +147,7 @@ static void open_rings(hr_port *port) {
     hr__stop_at(HR__AT_PORT_STARTS);
     port->phase_since_ns = hr__coarse_now_ns();
     hr__timing_open(&port->timing, hr__layout_sight(&port->layout, worker));
+    hr__network_use(&hr__layout_sight(&port->layout, worker)->network);
     hr__stop_at(HR__AT_PORT_OPENED);
 }
 
@@ -258,7 +260,10 @@ int hr_port_open(struct hr_worker_fds *fds, hr_port **ret_port) {
 hr_port *hr_port_close(hr_port *port) {
     if (!port) return NULL;
     /* A child of this process does not have the mapping, and may have another one at this address. */
-    if (port->layout.header && port->own_pid == hr__pid()) hr__unmap(port->layout.header, port->layout.total_bytes);
+    if (port->layout.header && port->own_pid == hr__pid()) {
+        if (port->record) hr__network_leave(&hr__layout_sight(&port->layout, port->fds.worker)->network);
+        hr__unmap(port->layout.header, port->layout.total_bytes);
+    }
     hr__stop_at(HR__AT_PORT_UNMAPPED);
     hr__close(&port->own_life_fd);
     hr_worker_fds_close(&port->fds);

@@ -10,6 +10,7 @@
 #include "base/base.h"
 #include "ledger.h"
 #include "look.h"
+#include "network.h"
 #include "os/os.h"
 #include "shown.h"
 
@@ -76,6 +77,12 @@ static pthread_once_t install_once = PTHREAD_ONCE_INIT;
 static hr_show *registry;
 static uint32_t page_count;
 static uint32_t loader_count;
+
+/* Returns the place in which this process counts what it waits for remote objects, while it makes batches itself; NULL:
+ * it has none. */
+static struct hr__shown_network *network_of(const hr_show *show) {
+    return show->has_page && !show->arena && show->shown ? &show->shown->network : NULL;
+}
 
 static void drop_page(hr_show *show) {
     if (show->has_page) hr__unmap(show->header, HR__HEADER_ROOM);
@@ -151,6 +158,7 @@ hr_show *hr_show_open(const struct hr_show_who *who) {
 
 hr_show *hr_show_close(hr_show *show) {
     if (!show) return NULL;
+    if (network_of(show)) hr__network_leave(network_of(show));
     if (show->arena) hr__show_leave(show);
     leave_registry(show);
     drop_page(show);
@@ -247,6 +255,9 @@ static void seed_workers(hr_show *show) {
             store(&to->earlier_phase_ns[phase], from->status.phase_ns[phase]);
         seed_times(&to->samples, &from->samples);
         seed_times(&to->collates, &from->collates);
+        store(&to->network.wait_ns, from->network.wait_ns);
+        store(&to->network.wait_count, from->network.wait_count);
+        store(&to->network.hit_count, from->network.hit_count);
     }
     hr__stop_at(HR__AT_SHOW_SEEDED);
 }
@@ -359,6 +370,7 @@ void hr_show_read_epoch(const hr_show *show, struct hr_arena_look *ret_look) {
 /* ---- a call of next() ---- */
 
 void hr_show_enter(hr_show *show, struct hr_show_visit *ret_visit) {
+    if (network_of(show)) hr__network_use(network_of(show));
     *ret_visit = (struct hr_show_visit){
         .waited_ns = waited_for_workers(show) + show->pinned_ns, .pinned_ns = show->pinned_ns, .weight = 1};
     if (show->left && !show->is_first && hr__coarse_now_ns() - show->timed_ns < GUARD_NS) {
@@ -420,6 +432,7 @@ static void count_step(hr_show *show, enum hr_show_result result, uint64_t took_
 
 void hr_show_leave(hr_show *show, const struct hr_show_visit *visit, enum hr_show_result result, uint64_t sample_count,
                    uint64_t ahead_count) {
+    if (network_of(show)) hr__network_leave(network_of(show));
     uint64_t took_ns = add_time(show, visit);
     show->counts[HR__COUNT_SAMPLES] += sample_count;
     if (result != HR_SHOW_NOTHING) count_step(show, result, took_ns, visit->began_ns != 0);
@@ -492,6 +505,7 @@ uint32_t hr_show_read(const hr_show *show, struct hr_arena_look *ret_look, struc
     memcpy(look->step_us, show->step_us, sizeof look->step_us);
     memcpy(look->step_end_us, show->step_end_us, sizeof look->step_end_us);
     hr__look_counts(show->counts, look);
+    if (network_of(show)) hr__look_network(network_of(show), &look->network);
     if (show->arena) {
         look->queue_room = atomic_load_explicit(&show->shown->queue_room, memory_order_relaxed);
         look->used_count = atomic_load_explicit(&show->shown->used_count, memory_order_relaxed);

@@ -49,6 +49,14 @@ enum hr__count {
     HR__COUNT_COUNT
 };
 
+/* Counts of what a process waits for remote objects: written by network.c. */
+struct hr__shown_network {
+    _Alignas(HR_CACHE_LINE) _Atomic uint64_t since_ns; /* a read waits for the fetcher since then; 0: none does */
+    _Atomic uint64_t wait_ns;                          /* for how long one did */
+    _Atomic uint64_t wait_count;                       /* reads that waited */
+    _Atomic uint64_t hit_count;                        /* reads of remote objects that did not */
+};
+
 struct hr__shown {
     /* Written before the arena is ready. */
     uint64_t magic;
@@ -83,6 +91,8 @@ struct hr__shown {
     _Alignas(HR_CACHE_LINE) _Atomic uint64_t counts[HR__COUNT_COUNT];
     _Alignas(HR_CACHE_LINE) _Atomic uint32_t step_us[HR_LOOK_STEPS]; /* of step n at n % HR_LOOK_STEPS: see look.h */
     _Atomic uint32_t step_end_us[HR_LOOK_STEPS];
+    /* Added later: a loader that is older does not have it. */
+    struct hr__shown_network network; /* of a loader without workers */
 };
 
 struct hr__shown_times {
@@ -113,6 +123,8 @@ struct hr__sight {
     _Alignas(HR_CACHE_LINE) struct hr__shown_times samples;
     struct hr__shown_times collates;
     _Alignas(HR_CACHE_LINE) struct hr__shown_batch batches[HR__SIGHT_BATCHES];
+    /* Added later. */
+    struct hr__shown_network network;
 };
 
 static_assert(sizeof(struct hr__shown_batch) == HR_CACHE_LINE, "shared layout");

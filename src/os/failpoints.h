@@ -11,9 +11,10 @@
  * passes it. RANK is a trainer with a board that it shares with other trainers; LAUNCH is the front of `headrace run`,
  * GUARDIAN its guardian, and FORKED a rank before it becomes the user's command; CACHE is a process that uses the
  * cache, SAMPLES one that fills a table of samples, SHARED one that uses a shared array,
- * THREADS a worker whose threads make samples, FETCHER the fetcher of remote objects, and READER a process that reads
- * them. The numbers are those of enum hr__point. tests/c/process/test_sweep.c, test_board_ranks.c, test_cache_kills.c,
- * test_cache_samples.c and test_cache_shared.c go over the table, so a point that no run passes is a failing test.
+ * THREADS a worker whose threads make samples, FETCHER the fetcher of remote objects, READER a process that reads them,
+ * and KEPT one that removes what is kept of them. The numbers are those of enum hr__point.
+ * tests/c/process/test_sweep.c, test_board_ranks.c, test_cache_kills.c, test_cache_samples.c and test_cache_shared.c go
+ * over the table, so a point that no run passes is a failing test.
  */
 #define HR__FAILPOINTS(POINT)                                                                                          \
     /* start */                                                                                                        \
@@ -209,6 +210,9 @@
     POINT(FETCHER_ANSWERED, "fetcher.answered", FETCHER)                                                               \
     POINT(READER_SENT, "reader.sent", READER)                                                                          \
     POINT(READER_ANSWERED, "reader.answered", READER)                                                                  \
+    POINT(KEPT_LOCKED, "kept.locked", KEPT)                                                                            \
+    POINT(KEPT_REMOVING, "kept.removing", KEPT)                                                                        \
+    POINT(KEPT_REMOVED, "kept.removed", KEPT)                                                                          \
     /* the processes of headrace run */                                                                                \
     POINT(LAUNCH_OPENED, "launch.opened", LAUNCH)                                                                      \
     POINT(LAUNCH_FORKED, "launch.forked", LAUNCH)                                                                      \
@@ -243,7 +247,8 @@ enum hr__side {
     HR__BY_RECLAIM = 1024,
     HR__BY_FETCHER = 2048,
     HR__BY_READER = 4096,
-    HR__BY_THREADS = 8192
+    HR__BY_THREADS = 8192,
+    HR__BY_KEPT = 16384
 };
 
 struct hr__failpoint {

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/magic.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -79,6 +80,15 @@ int hr__file_open_or_make(const char *path, int *ret_fd) {
 
 int hr__file_touch(const char *path) {
     return utimensat(AT_FDCWD, path, NULL, 0) < 0 ? -errno : 0;
+}
+
+int hr__file_is_free(int fd) {
+    /* The kernel gives a lease to write only if the file is not open elsewhere. It would send a signal if the file were
+     * opened meanwhile: one that is ignored by default, because SIGIO ends a process. */
+    fcntl(fd, F_SETSIG, SIGURG);
+    int r = fcntl(fd, F_SETLEASE, F_WRLCK) < 0 ? -errno : 0;
+    if (r == 0) fcntl(fd, F_SETLEASE, F_UNLCK);
+    return r == -EAGAIN ? r : 0;
 }
 
 int hr__folder_make_new(const char *path) {

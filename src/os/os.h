@@ -359,7 +359,10 @@ int hr__file_look_fd(int fd, struct hr__file_info *ret_info);
 int hr__file_make(const char *path, int *ret_fd);         /* a new file, to read and write, mode 0600. -EEXIST */
 int hr__file_open_or_make(const char *path, int *ret_fd); /* to read and write, mode 0600. -ELOOP: a symbolic link */
 int hr__file_touch(const char *path);                     /* sets its time to now */
-int hr__folder_make_new(const char *path);                /* mode 0700. -EEXIST: there is something of that name */
+/* Finds whether any process has the file of `fd` open by another open file description. -EAGAIN: one has. 0: none has,
+ * or the file system cannot say it. A process that opens it in that moment without waiting gets EAGAIN. */
+int hr__file_is_free(int fd);
+int hr__folder_make_new(const char *path); /* mode 0700. -EEXIST: there is something of that name */
 int hr__link_target(const char *path, char *ret_text, size_t bytes); /* of a symbolic link, cut to fit. Its length */
 int hr__folder_sync(const char *path);                               /* 0 also if the file system has nothing to sync */
 /* Removes a folder and the files in it; folders in it stay, and so does it. */

@@ -20,12 +20,14 @@
  * recorder, at most the entries of that moment are torn; and the ring "now", which is replaced each second, has two
  * places.
  *
- * A change of any of these structs needs a new HR__RECORD_VERSION.
+ * A change of any of these structs needs a new HR__RECORD_VERSION. Version 2 has rows and workers without what was
+ * added at their ends, and is still read.
  */
 
 #define HR__RECORD_MAGIC UINT64_C(0x0a6365722d72680a) /* "\nhr-rec\n" */
 enum {
-    HR__RECORD_VERSION = 2,
+    HR__RECORD_VERSION = 3,
+    HR__RECORD_VERSION_LEAST = 2,
     HR__RECORD_FINISH_AT = 2048,
     HR__RECORD_RINGS_AT = 4096,
 };
@@ -113,6 +115,13 @@ struct hr__record_row {
     uint32_t used_workers; /* 0: all workers of the file */
     uint32_t trainer_cpu_us;
     uint32_t trainer_delay_us;
+    /* since version 3 */
+    uint32_t network_us;
+    uint32_t hit_count;
+    uint32_t wait_count;
+    uint32_t fetched_kib;
+    uint32_t requests;
+    uint32_t retries;
 };
 
 /* Those of all workers follow their row. */
@@ -123,6 +132,7 @@ struct hr__record_worker {
     uint32_t delay_us;
     uint32_t cpu_us;
     uint32_t private_kib;
+    uint32_t network_us; /* since version 3 */
 };
 
 struct hr__record_hour {
@@ -174,8 +184,12 @@ struct hr__record_place {
     uint32_t room;
 };
 
+/* The sizes of a row and of a worker in it, in a version. */
+uint32_t hr__record_row_bytes(uint32_t version);
+uint32_t hr__record_worker_bytes(uint32_t version);
+
 /* Computes the places of the rings for so many workers, at most HR_ARENA_MAX_WORKERS. */
-void hr__record_plan(uint32_t worker_count, struct hr__record_place ret_places[HR__RING_COUNT]);
+void hr__record_plan(uint32_t version, uint32_t worker_count, struct hr__record_place ret_places[HR__RING_COUNT]);
 
 /* The checksum of a head, a finish or an entry of so many bytes. */
 uint32_t hr__record_check_head(const struct hr__record_head *head);

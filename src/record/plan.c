@@ -12,10 +12,19 @@ static void put(struct hr__record_place *place, uint64_t *at, uint64_t stride, u
     *at = hr__round_up(*at + stride * room, ALIGNMENT);
 }
 
-void hr__record_plan(uint32_t worker_count, struct hr__record_place ret_places[HR__RING_COUNT]) {
+uint32_t hr__record_row_bytes(uint32_t version) {
+    return version < HR__RECORD_VERSION ? offsetof(struct hr__record_row, network_us) : sizeof(struct hr__record_row);
+}
+
+uint32_t hr__record_worker_bytes(uint32_t version) {
+    return version < HR__RECORD_VERSION ? offsetof(struct hr__record_worker, network_us)
+                                        : sizeof(struct hr__record_worker);
+}
+
+void hr__record_plan(uint32_t version, uint32_t worker_count, struct hr__record_place ret_places[HR__RING_COUNT]) {
     uint64_t at = HR__RECORD_RINGS_AT, rows = HR__RECORD_SECONDS + HR__RECORD_MINUTES, seconds = HR__RECORD_SECONDS;
     uint64_t row = hr__round_up(
-        sizeof(struct hr__record_row) + (uint64_t)worker_count * sizeof(struct hr__record_worker), ALIGNMENT);
+        hr__record_row_bytes(version) + (uint64_t)worker_count * hr__record_worker_bytes(version), ALIGNMENT);
     put(&ret_places[HR__RING_NOW], &at, sizeof(struct hr__record_now), HR__RECORD_NOWS);
     put(&ret_places[HR__RING_HOURS], &at, sizeof(struct hr__record_hour), HR__RECORD_HOURS);
     put(&ret_places[HR__RING_STEPS], &at, sizeof(struct hr__record_step), HR__RECORD_STEPS);

@@ -20,6 +20,7 @@ struct found {
 struct hr_record {
     unsigned char *bytes; /* the file */
     uint64_t length;
+    uint32_t version;
     struct hr_record_identity identity;
     struct hr_record_info info;
     struct hr__record_place places[HR__RING_COUNT];
@@ -39,11 +40,11 @@ static int fail(int code, const char *path, const char *why) {
 
 static int check_head(const char *path, const struct hr__record_head *head, uint64_t length) {
     if (length < sizeof *head || head->magic != HR__RECORD_MAGIC) return fail(-EINVAL, path, NO_RECORDING);
-    if (head->version != HR__RECORD_VERSION)
+    if (head->version < HR__RECORD_VERSION_LEAST || head->version > HR__RECORD_VERSION)
         return hr__fail(HR_E_VERSION,
-                        "recording: %s: it has format %u, and this headrace reads format %u; read it with the headrace "
-                        "that has recorded it, or a newer one",
-                        path, head->version, HR__RECORD_VERSION);
+                        "recording: %s: it has format %u, and this headrace reads formats %d to %d; read it with the "
+                        "headrace that has recorded it, or a newer one",
+                        path, head->version, HR__RECORD_VERSION_LEAST, HR__RECORD_VERSION);
     if (head->check != hr__record_check_head(head) || head->worker_count > HR_ARENA_MAX_WORKERS)
         return fail(-EBADMSG, path, "its first bytes are damaged, so the rest of it cannot be read");
     return 0;
@@ -201,7 +202,8 @@ static int read_file(const char *path, int fd, hr_record *record) {
     if (r < 0) return r;
     read_identity(&head, &record->identity);
     read_finish(record);
-    hr__record_plan(head.worker_count, record->places);
+    record->version = head.version;
+    hr__record_plan(head.version, head.worker_count, record->places);
     for (int ring = 0; r == 0 && ring < HR__RING_COUNT; ring++) r = find_entries(record, (enum hr__record_ring)ring);
     if (r == 0) read_now(record);
     return r;
@@ -278,9 +280,9 @@ static uint64_t kib(uint32_t kib) {
 
 void hr_record_read_row(const hr_record *record, enum hr_record_part part, uint64_t number,
                         struct hr_record_row *ret_row) {
-    struct hr__record_row row;
+    struct hr__record_row row = {.network_us = 0}; /* what an older file does not have */
     uint32_t workers = record->identity.worker_count;
-    memcpy(&row, entry_of(record, ring_of_rows(part), number), sizeof row);
+    memcpy(&row, entry_of(record, ring_of_rows(part), number), hr__record_row_bytes(record->version));
     *ret_row = (struct hr_record_row){
         .at_ns = row.at_ns,
         .real_ns = row.real_ns,
@@ -309,21 +311,29 @@ void hr_record_read_row(const hr_record *record, enum hr_record_part part, uint6
         .used_workers = row.used_workers && row.used_workers < workers ? row.used_workers : workers,
         .trainer_cpu_ns = us(row.trainer_cpu_us),
         .trainer_delay_ns = us(row.trainer_delay_us),
+        .network_ns = us(row.network_us),
+        .hit_count = row.hit_count,
+        .wait_count = row.wait_count,
+        .fetched_bytes = kib(row.fetched_kib),
+        .requests = row.requests,
+        .retries = row.retries,
     };
 }
 
 void hr_record_read_worker(const hr_record *record, enum hr_record_part part, uint64_t number, uint32_t worker,
                            struct hr_record_worker *ret_worker) {
-    struct hr__record_worker packed;
+    struct hr__record_worker packed = {.network_us = 0};
+    uint32_t bytes = hr__record_worker_bytes(record->version);
     assert(worker < record->identity.worker_count);
     const unsigned char *entry = entry_of(record, ring_of_rows(part), number);
-    memcpy(&packed, entry + sizeof(struct hr__record_row) + worker * sizeof packed, sizeof packed);
+    memcpy(&packed, entry + hr__record_row_bytes(record->version) + worker * bytes, bytes);
     *ret_worker = (struct hr_record_worker){.fetch_ns = us(packed.fetch_us),
                                             .collate_ns = us(packed.collate_us),
                                             .wait_ns = us(packed.wait_us),
                                             .delay_ns = us(packed.delay_us),
                                             .cpu_ns = us(packed.cpu_us),
-                                            .private_bytes = kib(packed.private_kib)};
+                                            .private_bytes = kib(packed.private_kib),
+                                            .network_ns = us(packed.network_us)};
 }
 
 void hr_record_read_hour(const hr_record *record, uint64_t number, struct hr_record_hour *ret_hour) {

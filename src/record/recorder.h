@@ -2,6 +2,7 @@
 #ifndef HR_RECORD_RECORDER_H
 #define HR_RECORD_RECORDER_H
 
+#include <headrace/face/fetcher.h>
 #include <headrace/face/recorder.h>
 
 #include "arena/look.h"
@@ -74,6 +75,7 @@ struct hr__recorded {
     uint64_t *cpu_ns; /* of the process that is this worker now */
     uint64_t *delay_ns;
     uint32_t *cpu_pids;
+    struct hr_fetcher_figures fetcher; /* of remote objects, as it was last */
     struct hr__reading *readings;
 
     struct hr__totals totals;

@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include <headrace/face/kept.h>
+
 #include "base/alloc.h"
 #include "base/base.h"
 #include "recorder.h"
@@ -106,6 +108,8 @@ static void add_worker(struct hr__recorded *loader, uint32_t worker, int64_t now
         phases[status->phase] += since(now_ns, (uint64_t)status->phase_since_ns);
     keep_larger(&total->fetch_ns, phases[HR_PHASE_FETCH]);
     keep_larger(&total->collate_ns, phases[HR_PHASE_COLLATE]);
+    const struct hr_network_look *network = &loader->workers[worker].network;
+    keep_larger(&total->network_ns, network->wait_ns + since(now_ns, network->since_ns));
     add_wait(loader, worker, phases[HR_PHASE_WAIT]);
 }
 
@@ -121,6 +125,31 @@ static void add_process(struct hr__recorded *loader, uint32_t worker) {
     add_growth(&total->delay_ns, &loader->delay_ns[worker], cpu_ns ? hr__delay_ns((int)pid) : 0);
 }
 
+/* Reads of remote objects, by the training process and by all workers. */
+static void add_network(struct hr__recorded *loader, int64_t now_ns) {
+    const struct hr_network_look *own = &loader->look.network;
+    uint64_t hits = own->hit_count, waits = own->wait_count;
+    for (uint32_t i = 0; i < loader->look.worker_count; i++) {
+        hits += loader->workers[i].network.hit_count;
+        waits += loader->workers[i].network.wait_count;
+    }
+    keep_larger(&loader->totals.row.network_ns, own->wait_ns + since(now_ns, own->since_ns));
+    keep_larger(&loader->totals.row.hit_count, hits);
+    keep_larger(&loader->totals.row.wait_count, waits);
+}
+
+/* Another fetcher begins at 0. One that was not there at the begin of the recording may have begun before. */
+static void add_fetcher(struct hr__recorded *loader) {
+    struct hr_record_row *total = &loader->totals.row;
+    struct hr_fetcher_figures now, *before = &loader->fetcher;
+    char folder[HR__PATH_BYTES];
+    if (hr_kept_folder(folder, sizeof folder) < 0 || hr_fetcher_peek(folder, &now) < 0) return;
+    if (now.began_ns != before->began_ns) *before = (struct hr_fetcher_figures){.began_ns = now.began_ns};
+    add_growth(&total->fetched_bytes, &before->fetched_bytes, now.fetched_bytes);
+    add_growth(&total->requests, &before->requests, now.requests);
+    add_growth(&total->retries, &before->retries, now.retries);
+}
+
 /* Adds what the rest of the machine does. A process that has ended leaves the numbers as they were. */
 static void add_machine(struct hr__recorded *loader) {
     struct hr_record_row *total = &loader->totals.row;
@@ -133,6 +162,7 @@ static void add_machine(struct hr__recorded *loader) {
     total->cores_allowed = hr__min(cores, quota);
     total->memory_available = hr__available_memory();
     for (uint32_t i = 0; i < loader->look.worker_count; i++) add_process(loader, i);
+    add_fetcher(loader);
 }
 
 /* Adds the look. The work that goes on at `now_ns` is added until `until_ns`. */
@@ -140,6 +170,7 @@ static void add_look(struct hr__recorded *loader, int64_t now_ns, int64_t until_
     add_loop(&loader->totals.row, &loader->look, until_ns);
     add_counts(&loader->totals.row, &loader->look);
     for (uint32_t i = 0; i < loader->look.worker_count; i++) add_worker(loader, i, until_ns);
+    add_network(loader, until_ns);
     loader->totals.row.at_ns = now_ns;
     loader->totals.row.real_ns = hr__wall_ns();
 }
@@ -176,6 +207,12 @@ static void write_differences(const struct hr_record_row *now, const struct hr_r
     ret_row->throttled_ns -= before->throttled_ns;
     ret_row->trainer_cpu_ns -= before->trainer_cpu_ns;
     ret_row->trainer_delay_ns -= before->trainer_delay_ns;
+    ret_row->network_ns -= before->network_ns;
+    ret_row->hit_count -= before->hit_count;
+    ret_row->wait_count -= before->wait_count;
+    ret_row->fetched_bytes -= before->fetched_bytes;
+    ret_row->requests -= before->requests;
+    ret_row->retries -= before->retries;
     ret_row->cores_busy = (now->cores_busy - before->cores_busy) * MILLI / (uint64_t)length_ns;
 }
 
@@ -194,7 +231,8 @@ static int write_row(struct hr__recorded *loader, enum hr_record_part part, stru
                                                .wait_ns = now->wait_ns - before->wait_ns,
                                                .delay_ns = now->delay_ns - before->delay_ns,
                                                .cpu_ns = now->cpu_ns - before->cpu_ns,
-                                               .private_bytes = now->private_bytes};
+                                               .private_bytes = now->private_bytes,
+                                               .network_ns = now->network_ns - before->network_ns};
     }
     int r = hr__record_put_row(&loader->writer, part, &row, workers);
     hr__free(workers);

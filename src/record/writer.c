@@ -54,7 +54,7 @@ int hr__record_create(const char *path, const struct hr_record_identity *identit
     struct hr__record_head head;
     struct hr__record_writer writer = {
         .fd = -1, .worker_count = identity->worker_count, .began_ns = identity->began_ns};
-    hr__record_plan(identity->worker_count, writer.places);
+    hr__record_plan(HR__RECORD_VERSION, identity->worker_count, writer.places);
     write_head(identity, &head);
     memcpy(page, &head, sizeof head);
     int r = hr__file_make(path, &writer.fd);
@@ -127,6 +127,12 @@ static void pack_row(const struct hr_record_row *row, struct hr__record_row *to)
         .used_workers = narrow(row->used_workers),
         .trainer_cpu_us = in_us(row->trainer_cpu_ns),
         .trainer_delay_us = in_us(row->trainer_delay_ns),
+        .network_us = in_us(row->network_ns),
+        .hit_count = narrow(row->hit_count),
+        .wait_count = narrow(row->wait_count),
+        .fetched_kib = in_kib(row->fetched_bytes),
+        .requests = narrow(row->requests),
+        .retries = narrow(row->retries),
     };
 }
 
@@ -145,7 +151,8 @@ int hr__record_put_row(struct hr__record_writer *writer, enum hr_record_part par
                                            .wait_us = in_us(workers[i].wait_ns),
                                            .delay_us = in_us(workers[i].delay_ns),
                                            .cpu_us = in_us(workers[i].cpu_ns),
-                                           .private_kib = in_kib(workers[i].private_bytes)};
+                                           .private_kib = in_kib(workers[i].private_bytes),
+                                           .network_us = in_us(workers[i].network_ns)};
         memcpy(entry + sizeof packed + i * sizeof worker, &worker, sizeof worker);
     }
     int r = append(writer, ring, entry, 1);

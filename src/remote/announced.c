@@ -72,6 +72,7 @@ void hr__announced_add(hr_fetcher *fetcher, struct hr__reader *reader, const str
     if (fetcher->announced_objects >= hr__jobs_open_most() / OBJECTS_SHARE) return;
     struct hr__object *object = hr__jobs_object(fetcher, request, version, url, storage);
     if (!object) return;
+    object->users |= UINT64_C(1) << reader->group;
     add(fetcher, reader, object, (struct hr__range){request->at, request->bytes}, request->head.id);
     for (size_t i = 0; i < more_count; i++) {
         struct hr__range range;

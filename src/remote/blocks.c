@@ -17,7 +17,8 @@ static const uint64_t MOST_BYTES = UINT64_C(1) << 62;
 
 _Static_assert((int)HR__BOOT_BYTES >= (int)HR__BOOT_ID_BYTES, "the head has room for the id of a boot");
 
-enum { BITS_PER_BYTE = 8, CHUNK_BYTES = 512 };
+enum { BITS_PER_BYTE = 8, CHUNK_BYTES = 512, SUM_BYTES = sizeof(uint64_t), SUMS_AT_ONCE = 64 };
+static const uint64_t SUM_SEED = 0x756e6974;
 
 /* ---- the layout ---- */
 
@@ -29,7 +30,9 @@ int hr__blocks_plan(uint64_t bytes, struct hr__blocks_plan *ret_plan) {
     plan.tail = hr__round_up(bytes, HR__TAIL_ALIGN);
     plan.bits_at = plan.tail + hr__round_up(sizeof(struct hr__blocks_head), 64);
     plan.saved_at = plan.bits_at + plan.bit_bytes;
-    plan.file_bytes = plan.saved_at + plan.bit_bytes;
+    plan.sums_at = hr__round_up(plan.saved_at + plan.bit_bytes, SUM_BYTES);
+    plan.size_at = plan.sums_at + plan.unit_count * SUM_BYTES;
+    plan.file_bytes = plan.size_at + sizeof(uint64_t);
     *ret_plan = plan;
     return 0;
 }
@@ -67,6 +70,39 @@ static int read_head(int fd, const char *name, const struct hr__blocks_plan *pla
     if (r == 0 && (!info.is_regular || info.bytes != plan->file_bytes || info.user != hr__user())) r = -ENOENT;
     if (r == 0) r = hr__read_at(fd, plan->tail, ret_head, sizeof *ret_head);
     return r == 0 && !is_right(ret_head, name, bytes) ? -ENOENT : r;
+}
+
+/* ---- looking at a file whose object is not known ---- */
+
+int hr__blocks_look(int fd, const char *name, struct hr__blocks_look *ret_look) {
+    struct hr__blocks_look look;
+    struct hr__file_info info;
+    uint64_t bytes = 0;
+    int r = hr__file_look_fd(fd, &info);
+    if (r == 0 && info.bytes < sizeof bytes) r = -ENOENT;
+    if (r == 0) r = hr__read_at(fd, info.bytes - sizeof bytes, &bytes, sizeof bytes);
+    if (r == 0 && hr__blocks_plan(bytes, &look.plan) < 0) r = -ENOENT;
+    if (r == 0) r = read_head(fd, name, &look.plan, bytes, &look.head);
+    if (r < 0) return r;
+    look.head.shown[sizeof look.head.shown - 1] = '\0';
+    look.is_of_this_boot = is_of_this_boot(&look.head);
+    *ret_look = look;
+    return 0;
+}
+
+int hr__blocks_bits(int fd, const struct hr__blocks_look *look, uint64_t first, unsigned char *bits, size_t count) {
+    uint64_t at = look->is_of_this_boot ? look->plan.bits_at : look->plan.saved_at;
+    int r = hr__read_at(fd, at + first, bits, count);
+    atomic_thread_fence(memory_order_acquire); /* as in hr__blocks_have */
+    return r;
+}
+
+int hr__blocks_sums(int fd, const struct hr__blocks_look *look, uint64_t unit, uint64_t *sums, size_t count) {
+    return hr__read_at(fd, look->plan.sums_at + unit * SUM_BYTES, sums, count * SUM_BYTES);
+}
+
+uint64_t hr__unit_sum(uint64_t unit, const void *data, uint64_t bytes) {
+    return hr__hash(data, bytes, hr__hash_word(unit, SUM_SEED));
 }
 
 /* ---- readers ---- */
@@ -145,6 +181,7 @@ static int make_file(struct hr__blocks *blocks, const char *name, const char *sh
     if (r == 0) r = hr__fail_at("blocks_make");
     if (r == 0) r = hr__file_cut(blocks->fd, blocks->plan.file_bytes);
     if (r == 0) r = hr__write_at(blocks->fd, blocks->plan.tail, &head, sizeof head);
+    if (r == 0) r = hr__write_at(blocks->fd, blocks->plan.size_at, &blocks->bytes, sizeof blocks->bytes);
     if (r == 0) r = hr__file_publish(blocks->fd, temporary, blocks->path);
     if (r < 0) hr__file_remove(temporary);
     hr__free(temporary);
@@ -175,6 +212,7 @@ static int open_file(struct hr__blocks *blocks, const char *name) {
         hr__close(&blocks->fd);
         return r;
     }
+    blocks->is_changed = true; /* an earlier fetcher may not have saved all */
     if (!is_of_this_boot(&head)) return begin_boot(blocks, &head);
     return hr__read_at(blocks->fd, blocks->plan.bits_at, blocks->bits, blocks->plan.bit_bytes);
 }
@@ -256,6 +294,23 @@ static int set_bit(struct hr__blocks *blocks, uint64_t unit) {
     return r;
 }
 
+static int write_sums(struct hr__blocks *blocks, uint64_t at, const unsigned char *data, uint64_t bytes) {
+    uint64_t sums[SUMS_AT_ONCE];
+    int r = 0;
+    while (bytes && r == 0) {
+        uint64_t first = at / HR__UNIT_BYTES, count = 0;
+        for (; bytes && count < SUMS_AT_ONCE; count++) {
+            uint64_t some = hr__min(bytes, HR__UNIT_BYTES);
+            sums[count] = hr__unit_sum(first + count, data, some);
+            data += some;
+            at += some;
+            bytes -= some;
+        }
+        r = hr__write_at(blocks->fd, blocks->plan.sums_at + first * SUM_BYTES, sums, count * SUM_BYTES);
+    }
+    return r;
+}
+
 int hr__blocks_write(struct hr__blocks *blocks, uint64_t at, const void *data, uint64_t bytes) {
     bool is_whole = at % HR__UNIT_BYTES == 0 && at <= blocks->bytes && bytes <= blocks->bytes - at &&
                     (bytes % HR__UNIT_BYTES == 0 || at + bytes == blocks->bytes);
@@ -264,6 +319,7 @@ int hr__blocks_write(struct hr__blocks *blocks, uint64_t at, const void *data, u
     hr__stop_at(HR__AT_BLOCKS_WRITE);
     int r = hr__fail_at("blocks_write");
     if (r == 0) r = hr__write_at(blocks->fd, at, data, bytes);
+    if (r == 0) r = write_sums(blocks, at, data, bytes);
     hr__stop_at(HR__AT_BLOCKS_WRITTEN);
     atomic_thread_fence(memory_order_release); /* see hr__blocks_have */
     for (uint64_t unit = at / HR__UNIT_BYTES; r == 0 && unit <= last_unit(at, bytes); unit++) r = set_bit(blocks, unit);

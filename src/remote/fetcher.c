@@ -43,7 +43,8 @@ static int listen_in_folder(hr_fetcher *fetcher) {
 int hr_fetcher_open(const char *folder, hr_fetcher **ret_fetcher) {
     hr_fetcher *fetcher = hr__realloc(NULL, sizeof *fetcher);
     if (!fetcher) return hr__fail(-ENOMEM, "remote: no memory for the fetcher");
-    *fetcher = (hr_fetcher){.folder_fd = -1, .lock_fd = -1, .listen_fd = -1, .wake_fd = -1};
+    *fetcher = (hr_fetcher){.folder_fd = -1, .lock_fd = -1, .listen_fd = -1, .wake_fd = -1, .figures_fd = -1};
+    fetcher->began_ns = hr__now_ns();
     pthread_mutex_init(&fetcher->lock, NULL);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
@@ -174,6 +175,8 @@ static void accept_readers(hr_fetcher *fetcher) {
     }
     pthread_mutex_lock(&fetcher->lock);
     *reader = (struct hr__reader){.fd = fd, .references = 1, .next = fetcher->readers};
+    reader->group = fetcher->next_group++ % HR__READER_GROUPS;
+    fetcher->group_counts[reader->group]++;
     fetcher->readers = reader;
     fetcher->reader_count++;
     pthread_mutex_unlock(&fetcher->lock);
@@ -190,6 +193,7 @@ static void drop_gone(hr_fetcher *fetcher) {
         *place = reader->next;
         hr__announced_withdraw(fetcher, reader, UINT64_MAX, UINT64_MAX);
         fetcher->reader_count--;
+        if (--fetcher->group_counts[reader->group] == 0) hr__jobs_leave(fetcher, reader->group);
         hr__reader_unref(reader);
     }
     pthread_mutex_unlock(&fetcher->lock);
@@ -329,6 +333,7 @@ hr_fetcher *hr_fetcher_close(hr_fetcher *fetcher) {
         fetcher->readers = reader->next;
         hr__reader_unref(reader);
     }
+    hr__close(&fetcher->figures_fd);
     hr__close(&fetcher->listen_fd);
     hr__close(&fetcher->wake_fd);
     hr__close(&fetcher->folder_fd);

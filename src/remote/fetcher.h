@@ -17,6 +17,7 @@
 struct hr__reader {
     int fd;
     uint32_t references;
+    uint32_t group; /* the bit of hr__object.users that it shares with some others */
     bool is_gone;
     struct hr__reader *next;
     /* Its announced ranges in their order: those that were begun, and from next_to_begin on the others. */
@@ -50,6 +51,7 @@ struct hr__object {
     bool is_filling;       /* it is in the list of the objects that are fetched as a whole */
     struct hr__object *next_to_fill;
     int64_t used_ns;
+    uint64_t users; /* bit n: a reader of group n, which is connected, has asked for it */
     bool is_saving;
     struct hr__object *next; /* in its list of the table */
 };
@@ -107,7 +109,7 @@ struct hr__job_list {
     uint64_t count;
 };
 
-enum { HR__OBJECT_LISTS = 4096 };
+enum { HR__OBJECT_LISTS = 4096, HR__READER_GROUPS = 64 };
 
 struct hr_fetcher {
     char folder[HR__PATH_BYTES];
@@ -116,12 +118,15 @@ struct hr_fetcher {
     struct hr__thread thread;
     bool is_started;
     uint64_t socket_inode;
+    int figures_fd; /* -1: nothing is shown */
+    int64_t began_ns;
 
     pthread_mutex_t lock; /* of all below */
     pthread_cond_t has_jobs;
     bool is_ending;
     struct hr__reader *readers;
     uint64_t reader_count;
+    uint32_t group_counts[HR__READER_GROUPS], next_group;
     struct hr__object *objects[HR__OBJECT_LISTS];
     uint64_t object_count, open_files;
     struct hr__object *fill_first, *fill_last;
@@ -143,7 +148,8 @@ struct hr_fetcher {
 void hr__jobs_read(hr_fetcher *fetcher, struct hr__reader *reader, const struct hr__range_request *range,
                    const char *version, const char *url, const char *storage);
 void hr__jobs_call(hr_fetcher *fetcher, struct hr__reader *reader, uint64_t id, const char *text, size_t bytes);
-void hr__jobs_free(hr_fetcher *fetcher); /* no thread has a job */
+void hr__jobs_free(hr_fetcher *fetcher);                  /* no thread has a job */
+void hr__jobs_leave(hr_fetcher *fetcher, uint32_t group); /* no reader of the group is left */
 /* Finds the object of a request, or adds it. NULL: no memory. Does not open its file. */
 struct hr__object *hr__jobs_object(hr_fetcher *fetcher, const struct hr__range_request *range, const char *version,
                                    const char *url, const char *storage);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "kept.h"
 #include "remote.h"
 
 static const char *setting(const char *name) {
@@ -66,19 +67,30 @@ static int make_all(const char *root, char ret_path[HR__PATH_BYTES]) {
     return r;
 }
 
+/* Finds what make_all has made. -ENOENT: it has not. */
+static int find_all(const char *root, char ret_path[HR__PATH_BYTES]) {
+    struct hr__file_info info;
+    int r = hr__path(ret_path, "%s/v1/remote", root);
+    if (r == 0) r = hr__file_look_through(ret_path, &info);
+    if (r == 0 && !info.is_folder) r = -ENOENT;
+    return r == 0 ? check(root) : r == -ENOTDIR ? -ENOENT : r;
+}
+
 /* ---- the places ---- */
 
+typedef int (*taker)(const char *root, char ret_path[HR__PATH_BYTES]);
+
 /* A folder that the user names is used, or the error says why not. */
-static int use_given(const char *root, char ret_path[HR__PATH_BYTES]) {
+static int use_given(const char *root, taker take, char ret_path[HR__PATH_BYTES]) {
     char whole[HR__PATH_BYTES], here[HR__PATH_BYTES] = "";
     int r = *root == '/' ? 0 : hr__folder_current(here, sizeof here);
     if (r == 0) r = hr__path(whole, "%s%s%s", here, *root == '/' ? "" : "/", root);
     if (r < 0) return hr__fail(r, "remote: the path of the folder is too long (HEADRACE_REMOTE)");
     for (size_t end = strlen(whole); end > 1 && whole[end - 1] == '/';) whole[--end] = '\0';
-    return make_all(whole, ret_path);
+    return take(whole, ret_path);
 }
 
-static int use_home(char ret_path[HR__PATH_BYTES]) {
+static int use_home(taker take, char ret_path[HR__PATH_BYTES]) {
     char root[HR__PATH_BYTES];
     const char *base = setting("XDG_CACHE_HOME"), *home = setting("HOME");
     int r = -ENOENT;
@@ -86,33 +98,46 @@ static int use_home(char ret_path[HR__PATH_BYTES]) {
         r = hr__path(root, "%s/headrace", base);
     else if (home && *home == '/')
         r = hr__path(root, "%s/.cache/headrace", home);
-    return r < 0 ? r : make_all(root, ret_path);
+    return r < 0 ? r : take(root, ret_path);
 }
 
-static int use_temporary(char ret_path[HR__PATH_BYTES]) {
+static int use_temporary(taker take, char ret_path[HR__PATH_BYTES]) {
     char root[HR__PATH_BYTES];
     const char *temporary = setting("TMPDIR");
     int r = -ENOENT;
     if (temporary && *temporary == '/' && hr__path(root, "%s/headrace-%u", temporary, hr__user()) == 0)
-        r = make_all(root, ret_path);
-    if (r < 0 && hr__path(root, "/tmp/headrace-%u", hr__user()) == 0) r = make_all(root, ret_path);
+        r = take(root, ret_path);
+    if (r < 0 && hr__path(root, "/tmp/headrace-%u", hr__user()) == 0) r = take(root, ret_path);
     return r;
 }
 
-int hr__remote_folder(char ret_path[HR__PATH_BYTES]) {
+static int take_folder(taker take, char ret_path[HR__PATH_BYTES]) {
     const char *given = setting("HEADRACE_REMOTE");
     if (!given) given = setting("HEADRACE_CACHE");
-    if (given) return use_given(given, ret_path);
-    if (use_home(ret_path) == 0) return 0;
-    int r = use_temporary(ret_path);
-    return r < 0 ? hr__fail_more(r, "remote: there is no folder for what is fetched; give one (HEADRACE_REMOTE)") : 0;
+    if (given) return use_given(given, take, ret_path);
+    return use_home(take, ret_path) == 0 ? 0 : use_temporary(take, ret_path);
+}
+
+int hr__remote_folder(char ret_path[HR__PATH_BYTES]) {
+    int r = take_folder(make_all, ret_path);
+    if (r == 0 || setting("HEADRACE_REMOTE") || setting("HEADRACE_CACHE")) return r;
+    return hr__fail_more(r, "remote: there is no folder for what is fetched; give one (HEADRACE_REMOTE)");
+}
+
+static int copy_path(const char *path, char *ret_path, size_t room) {
+    if (strlen(path) >= room) return hr__fail(-ENAMETOOLONG, "remote: the path of the folder is too long");
+    memcpy(ret_path, path, strlen(path) + 1);
+    return 0;
 }
 
 int hr_remote_folder(char *ret_path, size_t room) {
     char path[HR__PATH_BYTES];
     int r = hr__remote_folder(path);
-    if (r < 0) return r;
-    if (strlen(path) >= room) return hr__fail(-ENAMETOOLONG, "remote: the path of the folder is too long");
-    memcpy(ret_path, path, strlen(path) + 1);
-    return 0;
+    return r < 0 ? r : copy_path(path, ret_path, room);
+}
+
+int hr_kept_folder(char *ret_path, size_t room) {
+    char path[HR__PATH_BYTES];
+    int r = take_folder(find_all, path);
+    return r < 0 ? r : copy_path(path, ret_path, room);
 }

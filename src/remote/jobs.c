@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "fetcher.h"
+#include "kept.h"
 #include "remote.h"
 
 enum {
@@ -147,76 +148,92 @@ static struct hr__object *take_object(hr_fetcher *fetcher, const struct hr__rang
 
 /* ---- what is kept ---- */
 
-struct counting {
-    hr_fetcher *fetcher;
-    char folder[HR__PATH_BYTES];
-    uint64_t bytes;
-    char oldest[HR__PATH_BYTES]; /* that no process has used lately */
-    int64_t oldest_ns;
-    uint64_t oldest_bytes;
-};
-
-static bool is_used(hr_fetcher *fetcher, const char *name) {
-    struct hr__object *object = *list_of(fetcher, name);
-    while (object && memcmp(object->name, name, HR__NAME_BYTES) != 0) object = object->next;
-    return object != NULL;
-}
-
-static int count_file(void *context, const char *name) {
-    struct counting *counting = context;
-    struct hr__file_info info;
-    char path[HR__PATH_BYTES];
-    if (!hr__is_name(name) || hr__path(path, "%s/%s", counting->folder, name) < 0) return 0;
-    if (hr__file_look(path, &info) < 0 || !info.is_regular) return 0;
-    counting->bytes += info.committed_bytes;
-    if (info.changed_ns < counting->oldest_ns && !is_used(counting->fetcher, name)) {
-        counting->oldest_ns = info.changed_ns;
-        counting->oldest_bytes = info.committed_bytes;
-        memcpy(counting->oldest, path, sizeof path);
-    }
-    return 0;
-}
-
-static int count_folder(void *context, const char *name) {
-    struct counting *counting = context;
-    if (strlen(name) != 2 || strspn(name, "0123456789abcdef") != 2) return 0;
-    if (hr__path(counting->folder, "%s/%s", counting->fetcher->folder, name) < 0) return 0;
-    hr__folder_visit(counting->folder, count_file, counting);
+static int add_bytes(void *context, const struct hr__kept_file *file) {
+    *(uint64_t *)context += file->info.committed_bytes;
     return 0;
 }
 
 void hr__jobs_count_kept(hr_fetcher *fetcher) {
-    struct counting *counting = hr__realloc(NULL, sizeof *counting);
     struct hr__file_system system = {0};
-    if (!counting) return;
-    *counting = (struct counting){.fetcher = fetcher, .oldest_ns = INT64_MIN};
-    hr__folder_visit(fetcher->folder, count_folder, counting);
+    uint64_t bytes = 0;
+    hr__kept_visit(fetcher->folder, add_bytes, &bytes);
     hr__file_system_look(fetcher->folder, &system);
     pthread_mutex_lock(&fetcher->lock);
-    fetcher->kept_bytes = counting->bytes;
+    fetcher->kept_bytes = bytes;
     fetcher->quota_bytes = fetcher->options.quota_bytes;
-    if (fetcher->quota_bytes == UINT64_MAX) fetcher->quota_bytes = (system.free_bytes + counting->bytes) / 2;
+    if (fetcher->quota_bytes == UINT64_MAX) fetcher->quota_bytes = (system.free_bytes + bytes) / 2;
     pthread_mutex_unlock(&fetcher->lock);
-    hr__free(counting);
 }
 
-/* Removes objects that no process has used for an hour, the longest unused first, until there is room. A process that
- * has such a file open can read it on. */
-static void evict(hr_fetcher *fetcher, uint64_t bytes) {
-    enum { MOST = 64 };
+static void stop_filling(hr_fetcher *fetcher, struct hr__object *object) {
+    struct hr__object **place = &fetcher->fill_first, *before = NULL;
+    for (; *place != object; place = &before->next_to_fill) before = *place;
+    *place = object->next_to_fill;
+    if (fetcher->fill_last == object) fetcher->fill_last = before;
+    object->is_filling = false;
+    object->job_count--;
+}
+
+/* Closes the file of an object, so that it is open elsewhere only if it is in use. Returns false if it is being fetched
+ * or saved. */
+static bool let_go(hr_fetcher *fetcher, const char *name) {
+    for (struct hr__object **place = list_of(fetcher, name); *place;) {
+        struct hr__object *object = *place;
+        if (memcmp(object->name, name, HR__NAME_BYTES) != 0) {
+            place = &object->next;
+            continue;
+        }
+        if (object->is_filling) stop_filling(fetcher, object);
+        if (!is_idle(object)) return false;
+        *place = object->next;
+        free_object(fetcher, object);
+    }
+    return true;
+}
+
+static bool has_users(hr_fetcher *fetcher, const char *name) {
+    struct hr__object *object = *list_of(fetcher, name);
+    while (object && (memcmp(object->name, name, HR__NAME_BYTES) != 0 || !object->users)) object = object->next;
+    return object != NULL;
+}
+
+/* A part that is being fetched is then written to a file without a name, and the next request makes a new file. */
+static int remove_kept(hr_fetcher *fetcher, const char *name, bool force) {
+    uint64_t disk_bytes = 0;
+    if (!force && has_users(fetcher, name)) return -EBUSY;
+    if (!let_go(fetcher, name) && !force) return -EBUSY;
+    int r = hr__kept_remove_file(fetcher->folder, name, force, &disk_bytes);
+    fetcher->kept_bytes -= hr__min(fetcher->kept_bytes, disk_bytes);
+    return r;
+}
+
+int hr_fetcher_remove(hr_fetcher *fetcher, const char *name, bool force) {
+    if (!hr__is_name(name)) return -ENOENT;
+    pthread_mutex_lock(&fetcher->lock);
+    int r = remove_kept(fetcher, name, force);
+    pthread_mutex_unlock(&fetcher->lock);
+    return r;
+}
+
+void hr__jobs_leave(hr_fetcher *fetcher, uint32_t group) {
+    for (size_t i = 0; i < HR__OBJECT_LISTS; i++)
+        for (struct hr__object *object = fetcher->objects[i]; object; object = object->next)
+            object->users &= ~(UINT64_C(1) << group);
+}
+
+/* Removes objects that no process has used for an hour, the longest unused first, until there is room for more bytes of
+ * `object`, which stays. */
+static void evict(hr_fetcher *fetcher, const struct hr__object *object, uint64_t bytes) {
     const int64_t hour_ns = 3600 * HR_NS_PER_S;
+    struct hr__kept_row *rows = NULL;
+    size_t count = 0;
     if (hr__now_ns() < fetcher->evicted_ns + EVICT_NS && fetcher->evicted_ns) return;
     fetcher->evicted_ns = hr__now_ns();
-    struct counting *counting = hr__realloc(NULL, sizeof *counting);
-    for (int i = 0; counting && i < MOST; i++) {
-        *counting = (struct counting){.fetcher = fetcher, .oldest_ns = hr__wall_ns() - hour_ns};
-        hr__folder_visit(fetcher->folder, count_folder, counting);
-        fetcher->kept_bytes = counting->bytes;
-        if (counting->bytes + bytes <= fetcher->quota_bytes || !*counting->oldest) break;
-        hr__file_remove(counting->oldest);
-        fetcher->kept_bytes -= hr__min(fetcher->kept_bytes, counting->oldest_bytes);
-    }
-    hr__free(counting);
+    if (hr__kept_by_age(fetcher->folder, &rows, &count, &fetcher->kept_bytes) < 0) return;
+    for (size_t i = 0; i < count && fetcher->kept_bytes + bytes > fetcher->quota_bytes; i++)
+        if (rows[i].used_ns < hr__wall_ns() - hour_ns && strcmp(rows[i].name, object->name) != 0)
+            remove_kept(fetcher, rows[i].name, false);
+    hr__free(rows);
 }
 
 static bool has_free_space(hr_fetcher *fetcher) {
@@ -232,7 +249,7 @@ static bool has_free_space(hr_fetcher *fetcher) {
 /* Says whether so many more bytes may be kept. */
 static bool may_keep(hr_fetcher *fetcher, const struct hr__object *object, uint64_t bytes) {
     if (!object->blocks || hr__now_ns() < fetcher->full_until_ns || !has_free_space(fetcher)) return false;
-    if (fetcher->kept_bytes + bytes > fetcher->quota_bytes) evict(fetcher, bytes);
+    if (fetcher->kept_bytes + bytes > fetcher->quota_bytes) evict(fetcher, object, bytes);
     return fetcher->kept_bytes + bytes <= fetcher->quota_bytes;
 }
 
@@ -396,13 +413,6 @@ static void note_wanted(hr_fetcher *fetcher, struct hr__object *object, uint64_t
     object->next_to_fill = NULL;
     *(fetcher->fill_last ? &fetcher->fill_last->next_to_fill : &fetcher->fill_first) = object;
     fetcher->fill_last = object;
-}
-
-static void stop_filling(hr_fetcher *fetcher, struct hr__object *object) {
-    fetcher->fill_first = object->next_to_fill;
-    if (!fetcher->fill_first) fetcher->fill_last = NULL;
-    object->is_filling = false;
-    object->job_count--;
 }
 
 /* Adds a job for the next missing part of the objects that are fetched as a whole. NULL: there is nothing to do. */
@@ -617,6 +627,7 @@ void hr__jobs_read(hr_fetcher *fetcher, struct hr__reader *reader, const struct 
     struct hr__object *object = take_object(fetcher, range, version, url, storage);
     struct hr__request *request = object && is_read ? new_request(fetcher, reader, range->head.id) : NULL;
     uint64_t bytes;
+    if (object) object->users |= UINT64_C(1) << reader->group;
     if (object && !is_read)
         hr__jobs_fetch_soon(fetcher, object, (struct hr__range){range->at, range->bytes}, UINT64_MAX,
                             PARCELS_BYTES_MOST, &bytes);

@@ -13,6 +13,7 @@
  *     ROOT/v1/remote/start         locked by the process that is starting a fetcher
  *     ROOT/v1/remote/sock          the socket
  *     ROOT/v1/remote/waits         what the fetcher waits for (python/headrace/_remote/waits.py)
+ *     ROOT/v1/remote/figures       what the fetcher has done, for observers (figures.c)
  *     ROOT/v1/remote/XX/NAME       the kept part of an object (blocks.h); XX: the first two characters of NAME
  *
  * Each request names all that the fetcher needs to answer it: the object, its address, and the settings with the

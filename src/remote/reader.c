@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "arena/network.h"
 #include "base/alloc.h"
 #include "base/base.h"
 #include "base/error.h"
@@ -130,7 +131,9 @@ int hr__remote_get(const struct hr__known *known, uint64_t at, uint64_t bytes, b
     struct hr__read_part parts[HR__RANGE_PARTS];
     range.is_direct = is_direct;
     hr__range_parts(parts, &range, known);
+    hr__network_begin();
     int r = request(parts, HR__RANGE_PARTS, range.head.id, hr__target_take, restart_target, &target);
+    hr__network_end();
     if (r < 0) return r;
     if (target.taken != 0 && target.taken != bytes)
         return hr__fail(-EPROTO, "remote: the fetcher sent %" PRIu64 " of %" PRIu64 " bytes", target.taken, bytes);

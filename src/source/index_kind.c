@@ -8,6 +8,7 @@
 #include "base/base.h"
 #include "base/error.h"
 #include "index.h"
+#include "pool.h"
 
 /* ---- the kind of a file ---- */
 
@@ -43,9 +44,22 @@ static bool is_lines(const char *path, const unsigned char *head, uint64_t count
     return memchr(head, 0, count) == NULL;
 }
 
+static int read_remote_head(const char *path, unsigned char *head, uint64_t *ret_count) {
+    struct hr__pool *pool;
+    uint32_t number;
+    int r = hr__pool_new(&pool);
+    if (r < 0) return hr__fail(r, "source: no memory to read %s", path);
+    r = hr__pool_add(pool, path, &number);
+    if (r == 0) *ret_count = hr__min(BLOCK, hr__pool_file(pool, number)->first.bytes);
+    if (r == 0) r = hr__pool_read(pool, number, 0, head, *ret_count);
+    hr__pool_free(pool);
+    return r;
+}
+
 static int read_head(const char *path, unsigned char *head, uint64_t *ret_count) {
     struct hr__file_info info;
     int fd = -1;
+    if (hr__remote_is(path)) return read_remote_head(path, head, ret_count);
     int r = hr__file_open(path, &fd);
     if (r == -EINVAL) return hr__fail(r, "source: %s is not a regular file", path);
     if (r < 0) return hr__fail(r, "source: cannot open %s: %s", path, hr_error_text(r));

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "arena/network.h"
 #include "base/alloc.h"
 #include "base/base.h"
 #include "base/error.h"
@@ -215,7 +216,7 @@ static int cannot_get(const struct hr__pool_file *file, uint64_t at, uint64_t by
 static int read_remote(struct hr__pool *pool, struct hr__pool_file *file, uint64_t at,
                        const struct hr__read_part *places, size_t count, uint64_t bytes, bool once) {
     struct hr__read_part left[HR__READ_PARTS_MOST];
-    bool is_direct = false;
+    bool is_direct = false, has_waited = false;
     if (at > file->first.bytes || bytes > file->first.bytes - at || count > HR__READ_PARTS_MOST)
         return hr__fail(-EIO, "source: %s has %" PRIu64 " bytes, and not %" PRIu64 " from offset %" PRIu64 " on",
                         file->path, file->first.bytes, bytes, at);
@@ -227,10 +228,12 @@ static int read_remote(struct hr__pool *pool, struct hr__pool_file *file, uint64
             r = hr__fail_at("source_read");
             if (r == 0) r = hr__read_parts(fd, at, left, count);
             give_back(file);
+            if (r == 0 && !has_waited) hr__network_hit();
             if (r == 0) return 0;
             is_direct = true;
             memcpy(left, places, count * sizeof *left);
         }
+        has_waited = true;
         r = hr__remote_get(file->remote, at, bytes, is_direct || once, left, count);
         if (r < 0) return cannot_get(file, at, bytes, r);
         if (r == 1) return 0;
@@ -301,6 +304,7 @@ int hr__pool_read_now(struct hr__pool *pool, uint32_t number, uint64_t at, void 
     int r = hr__fail_at("source_read");
     if (r == 0) r = hr__read_now(fd, at, data, bytes);
     give_back(file);
+    if (r == 0 && file->remote) hr__network_hit();
     return r < 0 ? -EAGAIN : 0;
 }
 

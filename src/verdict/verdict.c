@@ -50,6 +50,10 @@ static bool is_storage(const struct hr_waits *waits) {
     return are_busy(waits) && waits->delay >= 0 && waits->cpu + waits->delay < HALF_OF_BUSY;
 }
 
+static bool is_network(const struct hr_waits *waits) {
+    return are_busy(waits) && waits->network > HALF_OF_BUSY;
+}
+
 static enum hr_verdict_kind kind_of(const struct hr_waits *waits) {
     double waiting = waits->wait + waits->start;
     if (waits->is_short) return HR_VERDICT_SHORT;
@@ -58,6 +62,7 @@ static enum hr_verdict_kind kind_of(const struct hr_waits *waits) {
     if (!waits->is_cause && is_one_rank(waits)) return HR_VERDICT_RANK;
     if (!waits->workers) return HR_VERDICT_NO_WORKERS;
     if (waits->slow_samples > MOST) return HR_VERDICT_SLOW_SAMPLES;
+    if (is_network(waits)) return HR_VERDICT_NETWORK; /* rows are read while a batch is collated */
     if (waits->collate > COLLATES) return HR_VERDICT_COLLATE;
     if (is_storage(waits)) return HR_VERDICT_STORAGE;
     if (are_busy(waits) && are_cores_full(waits)) return HR_VERDICT_NO_CORES;
@@ -93,7 +98,8 @@ static struct hr_verdict no_workers(const struct hr_waits *waits) {
     struct hr_verdict verdict = {.kind = HR_VERDICT_NO_WORKERS};
     double waiting = waits->wait + waits->start;
     verdict.is_storage = waits->delay >= 0 && waits->cpu + waits->delay < HALF_OF_BUSY * waiting;
-    if (verdict.is_storage)
+    verdict.is_network = waits->network > HALF_OF_BUSY * waiting;
+    if (verdict.is_storage || verdict.is_network)
         verdict.workers = FIRST_WORKERS;
     else if (!are_cores_full(waits))
         verdict.workers = (uint32_t)hr__max(hr__min(floor_of(waits->free), FIRST_WORKERS), 1);
@@ -106,6 +112,7 @@ struct hr_verdict hr_judge(const struct hr_waits *waits) {
     case HR_VERDICT_TRAINER:
         verdict.workers = fewer_workers(waits);
         break;
+    case HR_VERDICT_NETWORK:
     case HR_VERDICT_STORAGE:
         verdict.is_cold = waits->first_pass >= COLD;
         verdict.workers = verdict.is_cold ? 0 : more_workers(waits);
@@ -121,7 +128,7 @@ struct hr_verdict hr_judge(const struct hr_waits *waits) {
 }
 
 const char *hr_verdict_name(enum hr_verdict_kind kind) {
-    static const char *const names[] = {"short",   "trainer", "starting", "rank",    "no workers", "slow samples",
-                                        "collate", "storage", "no cores", "too few", "unknown"};
+    static const char *const names[] = {"short",   "trainer", "starting", "rank",     "no workers", "slow samples",
+                                        "network", "collate", "storage",  "no cores", "too few",    "unknown"};
     return (unsigned)kind < sizeof names / sizeof *names ? names[kind] : "unknown";
 }

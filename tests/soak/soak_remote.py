@@ -2,7 +2,8 @@
 """Random kills of fetchers and of readers of remote objects: every byte that is read is compared.
 `soak_remote.py [SECONDS [SEED]]`. What is drawn follows from the seed; when it happens does not.
 
-Readers are processes that fork. One in four runs has a quota of half of the data, so that bytes are sent, too.
+Readers are processes that fork. Meanwhile `headrace cache rm` and `gc` remove what is kept, and are killed, too, and
+`verify` compares it with its checksums. One in four runs has a quota of half of the data, so that bytes are sent, too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import pathlib
 import random
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +24,7 @@ sys.path.insert(0, str(HERE.parent / "python/lib"))
 
 import numpy as np  # noqa: E402
 from headrace import sources  # noqa: E402
+from headrace._base import program  # noqa: E402
 from remote_runs import end_fetchers, kill_fetchers  # noqa: E402
 from remote_server import Faults, RemoteServer  # noqa: E402
 
@@ -45,6 +48,21 @@ def read_until(data: list[bytes], dataset: Any, end: float, seed: int, counted: 
             if pid:
                 return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     return RIGHT
+
+
+def clean(urls: list[str], drawn: random.Random, counts: Counter[str]) -> None:
+    """Removes or verifies what is kept, by a command that is killed as often as not."""
+    words = drawn.choice([["rm", "--force", *urls], ["gc", "--older", "0s"], ["verify", *urls]])
+    kill_s = drawn.random() * 0.03 if drawn.random() < 0.5 else None
+    with subprocess.Popen(
+        [str(program.find()), "cache", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        if kill_s is not None:
+            time.sleep(kill_s)
+            process.kill()
+        errors = process.communicate()[1]
+    counts[words[0]] += 1
+    counts["damaged"] += "differ from their checksums" in errors
 
 
 def run_round(data: list[bytes], seconds: float, seed: int, has_quota: bool, counts: Counter[str]) -> None:
@@ -72,7 +90,9 @@ def run_round(data: list[bytes], seconds: float, seed: int, has_quota: bool, cou
                     os._exit(read_until(data, dataset, end, drawn.randrange(2**30) + os.getpid(), write_fd))
                 pids[pid] = False
             time.sleep(drawn.random() * 0.2)
-            if drawn.random() < 0.5:
+            if drawn.random() < 0.3:
+                clean(urls, drawn, counts)
+            elif drawn.random() < 0.5:
                 counts["fetchers"] += len(kill_fetchers(folder))
             elif drawn.random() < 0.3:
                 pid = drawn.choice(list(pids))
@@ -80,8 +100,9 @@ def run_round(data: list[bytes], seconds: float, seed: int, has_quota: bool, cou
                 pids[pid] = True
                 counts["readers"] += 1
             for pid in list(pids):
-                if os.waitpid(pid, os.WNOHANG)[0]:
-                    pids.pop(pid)
+                found, status = os.waitpid(pid, os.WNOHANG)
+                if found and not pids.pop(pid) and os.waitstatus_to_exitcode(status) != RIGHT:
+                    counts["wrong or failed"] += 1
             counts["reads"] += len(os.read(read_fd, 1 << 16)) if _has_bytes(read_fd) else 0
         for pid, is_killed in pids.items():
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -109,10 +130,11 @@ def main(seconds: float = 60.0, seed: int = 1) -> int:
         number += 1
     print(
         f"soak_remote: seed {seed}: {counts['reads']:,} reads of {READ_BYTES:,} bytes were compared, while "
-        f"{counts['fetchers']:,} fetchers and {counts['readers']:,} readers were killed; "
-        f"{counts['wrong or failed']} readers got other bytes or an error"
+        f"{counts['fetchers']:,} fetchers and {counts['readers']:,} readers were killed, and what is kept was removed "
+        f"by {counts['rm'] + counts['gc']:,} commands and verified by {counts['verify']:,}; "
+        f"{counts['wrong or failed']} readers got other bytes or an error, {counts['damaged']} checksums were wrong"
     )
-    return 1 if counts["wrong or failed"] or not counts["reads"] else 0
+    return 1 if counts["wrong or failed"] or counts["damaged"] or not counts["reads"] else 0
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@
 #include <headrace/face/frozen.h>
 #include <headrace/face/image.h>
 #include <headrace/face/index.h>
+#include <headrace/face/kept.h>
 #include <headrace/face/launch.h>
 #include <headrace/face/loader.h>
 #include <headrace/face/machine.h>

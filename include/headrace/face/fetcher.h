@@ -67,6 +67,28 @@ HR_API int hr_fetcher_fail(hr_fetcher *fetcher, uint64_t id, int code, const cha
 /* Brings what was kept to the disk, so that it is kept after a stop of the machine. Called every minute or so. */
 HR_API void hr_fetcher_save(hr_fetcher *fetcher);
 
+/* Removes what is kept of an object. -EBUSY: it is in use, and `force` is false: a process has its file open, a
+ * connected reader has asked for it, or it is being fetched. -ENOENT. Without a message. */
+HR_API int hr_fetcher_remove(hr_fetcher *fetcher, const char *name, bool force);
+
+/* Shows the figures to observers, in a file of the folder, with what the caller has counted since its start: requests
+ * to servers, and those of them that were made again. Called twice a second or so. Best effort. */
+HR_API void hr_fetcher_show(hr_fetcher *fetcher, uint64_t requests, uint64_t retries);
+
+/* The figures of a fetcher. Counts are since it began. */
+struct hr_fetcher_figures {
+    int64_t began_ns; /* CLOCK_MONOTONIC; another fetcher has another one */
+    int64_t at_ns;    /* when it has shown this */
+    uint64_t pid;     /* as it sees itself */
+    uint64_t fetched_bytes, sent_bytes;
+    uint64_t requests, retries;
+    uint64_t kept_bytes, quota_bytes;
+    uint64_t connections, jobs;
+};
+/* Reads the figures of the fetcher of a folder. -ENOENT: none runs. Others: its file cannot be read. Without a message.
+ */
+HR_API int hr_fetcher_peek(const char *folder, struct hr_fetcher_figures *ret_figures);
+
 struct hr_fetcher_info {
     uint64_t kept_bytes, quota_bytes;
     uint64_t fetched_bytes, sent_bytes;    /* sent: what was not kept */

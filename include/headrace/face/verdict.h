@@ -25,6 +25,7 @@ struct hr_waits {
     uint32_t workers;    /* that get tasks */
     double busy;         /* share of their time in which workers have a batch to make */
     double collate;      /* share of the busy time: in the collate function */
+    double network;      /* share of the busy time: waiting for remote objects. Without workers: of all time */
     double cpu;          /* share of the busy time: on a core. Without workers: of all time, of the training process */
     double delay;        /* the same: waiting for a core; negative: not known */
     double cores, free;  /* cores that the job may use, and those of them that are idle */
@@ -43,6 +44,7 @@ enum hr_verdict_kind {
     HR_VERDICT_RANK,
     HR_VERDICT_NO_WORKERS, /* the training process makes its batches itself */
     HR_VERDICT_SLOW_SAMPLES,
+    HR_VERDICT_NETWORK, /* workers wait for remote objects */
     HR_VERDICT_COLLATE,
     HR_VERDICT_STORAGE, /* workers wait for a disk or a network */
     HR_VERDICT_NO_CORES,
@@ -54,8 +56,9 @@ struct hr_verdict {
     enum hr_verdict_kind kind;
     uint32_t workers; /* that would be enough; 0: no other number helps */
     uint32_t room;    /* workers that the free cores are enough for, of HR_VERDICT_TOO_FEW */
-    bool is_cold;     /* of HR_VERDICT_STORAGE: only the first epoch is slow */
-    bool is_storage;  /* of HR_VERDICT_NO_WORKERS: while the process makes batches, it mostly waits */
+    bool is_cold;     /* of HR_VERDICT_STORAGE and _NETWORK: only the first epoch is slow */
+    bool is_storage;  /* of HR_VERDICT_NO_WORKERS: while the process makes batches, it mostly waits, */
+    bool is_network;  /* for remote objects */
 };
 
 /* Returns why the loop waits. */

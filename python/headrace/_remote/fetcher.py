@@ -83,6 +83,7 @@ def _retry(wait: Wait, address: Address, most_s: float, request: Callable[[], Re
     while True:
         _hosts.wait(address.host, wait.begin + most_s)
         wait.tries += 1
+        _waits.count(wait.tries > 1)
         try:
             return request()
         except Passing as failure:
@@ -172,9 +173,12 @@ def _look_line(url: str, text: str) -> str:
 def answer_call(lines: list[str]) -> str:
     """Answers a call. "look", settings, URLs: a line for each, see take_line in src/remote/known.c. "list", settings,
     the begin of a URL: for each object its URL, size and version, between tabs. "pin", settings, a URL of the hub: the
-    same with a commit. "status": JSON, see Fetcher.look."""
+    same with a commit. "status": JSON, see Fetcher.look. "remove", "0" or "1", name: the result of Fetcher.remove, see
+    ask_fetcher in src/remote/remove.c."""
     if lines == ["status"]:
         return json.dumps(_looks.fetcher.look())
+    if len(lines) == 3 and lines[0] == "remove":
+        return str(_looks.fetcher.remove(lines[2].encode(), lines[1] == "1"))
     if len(lines) < 3 or lines[0] not in ("look", "list", "pin"):
         raise Failed(errno.EPROTO, "remote: the fetcher received an unknown call")
     text = lines[1]
@@ -285,6 +289,7 @@ def _serve(fetcher: Any, folder: str, idle_s: float) -> None:
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     for _ in range(_THREADS if files < 0 else min(_THREADS, max(4, files // _FILES_OF_THREAD))):
         threading.Thread(target=_work, args=(fetcher,), daemon=True).start()
+    fetcher.show(0, 0)
     saved = used = written = time.monotonic()
     while not (info := fetcher.look())["is_ending"]:
         now = time.monotonic()
@@ -295,6 +300,7 @@ def _serve(fetcher: Any, folder: str, idle_s: float) -> None:
             saved = time.monotonic()
         if now - written > _WRITE_S:
             _waits.write(folder)
+            fetcher.show(*_waits.counts())
             written = now
         time.sleep(min(_LOOK_S, idle_s / 10))
     fetcher.save()

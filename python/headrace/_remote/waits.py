@@ -37,6 +37,19 @@ class Waits:
     def __init__(self) -> None:
         self._open: dict[int, Wait] = {}
         self._is_written = False
+        self._lock = threading.Lock()
+        self._requests = self._retries = 0
+
+    def count(self, is_retry: bool) -> None:
+        """Counts a request to a server."""
+        with self._lock:
+            self._requests += 1
+            self._retries += is_retry
+
+    def counts(self) -> tuple[int, int]:
+        """Returns how many requests were made, and how many of them were made again."""
+        with self._lock:
+            return self._requests, self._retries
 
     def begin(self, shown: str) -> Wait:
         wait = self._open[threading.get_ident()] = Wait(shown, time.monotonic())

@@ -54,6 +54,12 @@ class Numbers:
     collate_s: float = 0.0  # of one batch
     cpu: float = 0.0  # CPU time as a share of the busy time
     delay: float = 0.0  # the time in which they wait for a core, as a share of the busy time
+    network: float = 0.0  # waiting for remote objects as a share of the busy time; without workers of all time
+    hits: int = 0  # reads of remote objects that found all bytes,
+    waits: int = 0  # and those that waited
+    fetched_bytes: int = 0  # by the fetcher of remote objects, for all jobs of the user
+    requests: int = 0
+    retries: int = 0
     trainer_cpu: float = 0.0  # cores that the training process uses
     trainer_delay: float = 0.0  # the share of time in which its main thread waits for one
     cores: float = 0.0  # that the job may use
@@ -127,6 +133,15 @@ def _first_pass(rows: Rows) -> float:
     return costs[0] / costs[1] if len(costs) == 2 and costs[1] else 1.0
 
 
+def _network(rows: Rows, busy_s: float) -> float:
+    """Returns the share of the busy time of the workers in which they wait for remote objects. Without workers, the
+    share of all time in which the training process does."""
+    if not rows.of_workers:
+        seconds = rows.sum_s("length_ns")
+        return min(1.0, rows.sum_s("network_ns") / seconds) if seconds else 0.0
+    return min(1.0, rows.sum_of_workers_s("network_ns") / busy_s) if busy_s else 0.0
+
+
 def numbers_of(one: Recorded) -> Numbers:
     """Computes the numbers of a loader."""
     rows = one.rows
@@ -155,6 +170,12 @@ def numbers_of(one: Recorded) -> Numbers:
         collate_s=collate_s / steps if steps else 0.0,
         cpu=rows.sum_of_workers_s("cpu_ns") / busy_s if busy_s else 0.0,
         delay=rows.sum_of_workers_s("delay_ns") / busy_s if busy_s else 0.0,
+        network=_network(rows, busy_s),
+        hits=sum(rows["hit_count"]),
+        waits=sum(rows["wait_count"]),
+        fetched_bytes=sum(rows["fetched_bytes"]),
+        requests=sum(rows["requests"]),
+        retries=sum(rows["retries"]),
         trainer_cpu=rows.sum_s("trainer_cpu_ns") / rows.sum_s("length_ns") if len(rows) else 0.0,
         trainer_delay=rows.sum_s("trainer_delay_ns") / rows.sum_s("length_ns") if len(rows) else 0.0,
         cores=_mean_cores(rows, "cores_allowed"),

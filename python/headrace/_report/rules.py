@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from headrace import _core
 from headrace._report.numbers import SKIPPED_STEPS, Numbers
 from headrace._report.ranks import Job, Lag
-from headrace._report.words import brief, count, counted, duration, share
+from headrace._report.words import brief, count, counted, duration, rate, share
 
 LEAST_STEPS = 100
 LEAST_S = 10.0
@@ -32,7 +32,8 @@ class Case:
     """The numbers of a loader, and what was found in them.
 
     workers: how many would be enough; 0: no other number helps. room: how many the free cores are enough for. is_cold:
-    only the first epoch waits for storage. is_storage: a training process without workers mostly waits for it.
+    only the first epoch waits for storage or the network. is_storage, is_network: a training process without workers
+    mostly waits for that.
     """
 
     numbers: Numbers
@@ -40,6 +41,7 @@ class Case:
     room: int
     is_cold: bool
     is_storage: bool
+    is_network: bool
 
 
 # ---- the words for each kind of verdict: title, text, advice ----
@@ -87,11 +89,13 @@ def _no_workers(case: Case) -> _Words:
         f"uses {numbers.trainer_cpu:.2g} cores, for the training too, and {numbers.free:.1f} of {numbers.cores:.3g} "
         "are free."
     )
-    if case.is_storage:
+    if case.is_network:
+        advice = "It mostly waits for remote objects: several workers wait at the same time. "
+    elif case.is_storage:
         advice = (
             "It mostly waits for a disk or a network: several workers, or threads (sample_threads=16), wait at the "
+            "same time. "
         )
-        advice += "same time. "
     elif case.workers:
         advice = "Workers make the batches while the loop trains. "
     else:
@@ -125,6 +129,40 @@ def _collate(case: Case) -> _Words:
         "Let it do less: move work for each sample into the dataset, return arrays or tensors that torch's "
         "default_collate stacks, and pad to the longest sample of a batch only.",
     )
+
+
+def _network(case: Case) -> _Words:
+    numbers = case.numbers
+    text = (
+        f"{_busy_words(numbers)}, and wait{'s' if numbers.workers == 1 else ''} for remote objects for "
+        f"{share(numbers.network)} of that. {fetched_words(numbers)}"
+    ).rstrip()
+    warm = "`headrace cache warm URL...` fetches all before the training"
+    if case.is_cold:
+        return (
+            "The network: the first epoch",
+            f"{text} A batch took {numbers.first_pass:.1f} times as long in the first epoch as in the second.",
+            f"Later epochs read what is kept. {warm}.",
+        )
+    return (
+        "The network",
+        text,
+        f"What is kept is not fetched again: if the objects are larger than the quota (HEADRACE_REMOTE_QUOTA), give "
+        f"more of the disk. {warm}. More workers wait at the same time: about {case.workers} would be enough, if the "
+        "server gives as much. If it is slower than it should be, look at the retries.",
+    )
+
+
+def fetched_words(numbers: Numbers) -> str:
+    """Returns a sentence about what the fetcher did, and how often reads had to wait; "": nothing is known."""
+    reads, seconds = numbers.hits + numbers.waits, numbers.seconds
+    if not seconds or not (reads or numbers.requests):
+        return ""
+    per_s = f"{rate(numbers.fetched_bytes / seconds / 1e6)} MB/s in {rate(numbers.requests / seconds)} requests/s"
+    text = f"The fetcher got {per_s}"
+    if numbers.retries:
+        text += f", of which {share(numbers.retries / max(numbers.requests, 1))} were made again"
+    return text + (f"; {share(numbers.hits / reads)} of the reads found all bytes on this machine." if reads else ".")
 
 
 def _storage(case: Case) -> _Words:
@@ -198,6 +236,7 @@ _WORDS: dict[str, Callable[[Case], _Words]] = {
     "starting": _starting,
     "no workers": _no_workers,
     "slow samples": _slow_samples,
+    "network": _network,
     "collate": _collate,
     "storage": _storage,
     "no cores": _no_cores,
@@ -226,7 +265,7 @@ def _one_rank(numbers: Numbers, lag: Lag) -> Verdict:
 
 def judge(numbers: Numbers, lag: Lag | None, is_cause: bool = False) -> Verdict:
     """Returns why a loop waits. is_cause: it is the rank that the others wait for."""
-    kind, workers, room, is_cold, is_storage = _core.judge(
+    kind, workers, room, is_cold, is_storage, is_network = _core.judge(
         is_short=numbers.steps < LEAST_STEPS or numbers.seconds < LEAST_S,
         is_cause=is_cause,
         wait=numbers.wait,
@@ -234,6 +273,7 @@ def judge(numbers: Numbers, lag: Lag | None, is_cause: bool = False) -> Verdict:
         workers=numbers.workers,
         busy=numbers.busy,
         collate=numbers.collate,
+        network=numbers.network,
         cpu=numbers.cpu if numbers.workers else numbers.trainer_cpu,
         delay=numbers.delay if numbers.workers else numbers.trainer_delay if numbers.trainer_cpu else -1.0,
         cores=numbers.cores,
@@ -246,7 +286,7 @@ def judge(numbers: Numbers, lag: Lag | None, is_cause: bool = False) -> Verdict:
     )
     if kind == "rank" and lag is not None:
         return _one_rank(numbers, lag)
-    return Verdict(kind, *_WORDS[kind](Case(numbers, workers, room, is_cold, is_storage)))
+    return Verdict(kind, *_WORDS[kind](Case(numbers, workers, room, is_cold, is_storage, is_network)))
 
 
 def verdict_on(job: Job) -> Verdict:

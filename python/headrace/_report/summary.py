@@ -48,7 +48,8 @@ def facts_on(job: Job) -> list[tuple[str, str]]:
     """Returns the main numbers of a job: names and texts. They are those of the rank that waits longest."""
     numbers, one = job.of_ranks[job.worst], job.loaders[job.worst]
     facts = [("WAIT", _wait_text(job)), ("start", _start_text(numbers)), ("rate", _rate_text(numbers))]
-    facts += [("workers", _workers_text(numbers)), ("samples", _samples_text(one)), ("cores", _cores_text(numbers))]
+    facts += [("workers", _workers_text(numbers)), ("network", _network_text(numbers))]
+    facts += [("samples", _samples_text(one)), ("cores", _cores_text(numbers))]
     return [fact for fact in facts if fact[1]]
 
 
@@ -89,6 +90,14 @@ def _workers_text(numbers: Numbers) -> str:
         f"{numbers.workers}{parked}, busy {share(numbers.busy)}, with CPU for {share(numbers.cpu)} of that; collating "
         f"{share(numbers.collate)}"
     )
+
+
+def _network_text(numbers: Numbers) -> str:
+    words = rules.fetched_words(numbers)
+    if not words:
+        return ""
+    whose = "of the busy time" if numbers.workers else "of the time"
+    return f"waits for remote objects {share(numbers.network)} {whose}. {words}"
 
 
 def _samples_text(one: Recorded) -> str:

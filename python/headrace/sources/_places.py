@@ -7,7 +7,7 @@ import errno
 import json
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing import context
 from typing import Any
 
@@ -21,6 +21,8 @@ from headrace.sources._listing import Listed, check_scheme, pin
 from headrace.sources._paths import find_files, warn_of_repeats
 
 _AT_ONCE = 1000  # URLs between two looks for a signal
+_CALL_BYTES = 40 << 10  # of the URLs of a call; the settings are in it, too
+_ABSENT = (errno.ENOENT, errno.EACCES, errno.EINVAL)  # a bucket may refuse a key that does not exist
 
 
 class RemoteObjects:
@@ -70,6 +72,11 @@ def _has_no_secrets(url: bytes) -> bool:
     return addresses.is_listed(os.fsdecode(url))
 
 
+def size_of(path: str) -> int:
+    """Returns the bytes of an object that is known."""
+    return _find(path)[5]
+
+
 def _restore(rows: list[Any], texts: list[bytes], is_for_child: bool) -> RemoteObjects:
     """Makes the objects of a pickle known. What this process knows already stays, because it may have the keys."""
     use_python()
@@ -105,7 +112,7 @@ class Places:
         is_given = storage is not None
         listed = find_files(paths, name, lambda: settings.write(storage, name))
         if endings:
-            listed = [path for path in listed if _name_of(path).endswith(endings)]
+            listed = [path for path in listed if without_query(path).endswith(endings)]
             if not listed:
                 raise FileNotFoundError(f"{name}: no file has a name that ends with {' or '.join(endings)}")
         urls = [path for path in listed if addresses.is_remote(path)]
@@ -118,7 +125,7 @@ class Places:
         self.paths = [shown[path] if path in shown else os.path.abspath(path) for path in listed]
         known = [shown[url] for url in urls]
         if known and next_to:
-            known += _look_next_to(urls, settings.write(storage, name), name, next_to)
+            known += _look_next_to(urls, settings.write(storage, name), next_to)
         self.remote = RemoteObjects(list(dict.fromkeys(known)))
         if self.remote and are_kept:
             _warn_if_too_large(self.remote.paths, name)
@@ -133,7 +140,7 @@ class Places:
             warn_user(f"headrace: sources.{name}: {repeat!r} comes twice; its samples are repeated")
 
 
-def _name_of(path: str) -> str:
+def without_query(path: str) -> str:
     """Returns a path without the query of a URL."""
     return path.partition("?")[0] if path.startswith("http") and addresses.is_remote(path) else path
 
@@ -155,7 +162,7 @@ def _warn_if_too_large(paths: Sequence[str], name: str) -> None:
     """Warns of remote objects that the disk of this machine cannot keep, unless the user has said that nothing is
     kept."""
     quota = json.loads(_core.remote_call(b"status"))["quota_bytes"]
-    total = sum(_find(path)[5] for path in paths)
+    total = sum(size_of(path) for path in paths)
     if total > quota > 0:
         folder = os.fsdecode(_core.remote_folder())
         warn_user(
@@ -165,25 +172,51 @@ def _warn_if_too_large(paths: Sequence[str], name: str) -> None:
         )
 
 
-def _look_next_to(urls: Sequence[str], storage: str, name: str, ending: str) -> list[str]:
-    """Looks for files next to objects. Returns the paths of those that exist."""
-    others = [other for url in dict.fromkeys(urls) if (other := url_next_to(url, ending))]
-    found = _look_if_there(others[:1], storage, name)
-    if len(others) < 2 or not found:
-        return found
-    if rest := _look_if_there(others[1:], storage, name):  # all at the same time
-        return found + rest
-    for other in others[1:]:
-        found += _look_if_there([other], storage, name)
+def _look_next_to(urls: Sequence[str], storage: str, ending: str) -> list[str]:
+    """Looks for files next to objects. Returns the paths of those that exist. A listing has them, too; of other URLs,
+    all are asked for only if the first one has such a file."""
+    asked, found = list[str](), list[str]()
+    for url in dict.fromkeys(urls):
+        other = url_next_to(url, ending)
+        if other is None:
+            continue
+        if isinstance(url, Listed) and other.startswith(url):
+            known = _core.remote_find(os.fsencode(other))
+            found += [os.fsdecode(known[0])] if known else []
+        else:
+            asked.append(other)
+    first = _look_for(asked[:1], storage)
+    return found + first + (_look_for(asked[1:], storage) if first else [])
+
+
+def _look_for(urls: Sequence[str], storage: str) -> list[str]:
+    """Asks for sizes and versions of objects, which are then known. Returns the paths of those that exist. Raises
+    OSError for those that cannot be asked for."""
+    found = []
+    for some in _in_calls(urls):
+        answer = _core.remote_call(b"\n".join((b"look", storage.encode(), *(os.fsencode(url) for url in some))))
+        for url, line in zip(some, answer.split(b"\n"), strict=False):
+            what, *rest = line.split(b"\t", 4)
+            if what == b"ok":
+                file, size, version, path = rest
+                _core.remote_add(path, os.fsencode(url), storage.encode(), file, version, int(size))
+                found.append(os.fsdecode(path))
+            elif -int(rest[0]) not in _ABSENT:
+                raise OSError(-int(rest[0]), os.fsdecode(b"\t".join(rest[1:])))
     return found
 
 
-def _look_if_there(urls: list[str], storage: str, name: str) -> list[str]:
-    """Looks for files. Returns their paths; [] if one of them is not there."""
-    try:
-        return list(_look(urls, storage, name).values())
-    except (FileNotFoundError, PermissionError, ValueError):
-        return []
+def _in_calls(urls: Sequence[str]) -> Iterator[list[str]]:
+    """Divides URLs among calls of the fetcher, whose text is short."""
+    some, length = list[str](), 0
+    for url in urls:
+        if some and length + len(os.fsencode(url)) > _CALL_BYTES:
+            yield some
+            some, length = [], 0
+        some.append(url)
+        length += len(os.fsencode(url)) + 1
+    if some:
+        yield some
 
 
 def url_next_to(url: str, ending: str) -> str | None:

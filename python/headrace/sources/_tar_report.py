@@ -9,6 +9,7 @@ from typing import Any
 from headrace import _core
 from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
+from headrace._remote.addresses import is_remote
 from headrace.sources._index import FileIndex
 
 _UNPACK = (
@@ -38,21 +39,28 @@ _DAMAGE = {
 _SHOWN = 3
 
 
-def _how_to_unpack(path: str) -> str:
+def _begin_of(path: str, count: int) -> bytes:
+    """Returns the first bytes of a file; b"": it is a remote object."""
+    if is_remote(path):
+        return b""
     with open(path, "rb") as file:
-        begin = file.read(8)
+        return file.read(count)
+
+
+def _how_to_unpack(path: str) -> str:
+    begin = _begin_of(path, 8)
     command = next((command for magic, command in _UNPACK if begin.startswith(magic)), "the program that packed it for")
     return f"it is compressed, so that its samples cannot be read at random; unpack it: {command} {path!r}"
 
 
 def _pointer_hint(path: str) -> str:
     """Returns what to do about a pointer of Git LFS, which is in place of a file that was not fetched."""
-    with open(path, "rb") as file:
-        is_pointer = file.read(len(_POINTER)) == _POINTER
+    is_pointer = _begin_of(path, len(_POINTER)) == _POINTER
     return ", but a pointer of Git LFS; fetch the file: git lfs pull" if is_pointer else ""
 
 
-def _describe_damage(file: dict[str, Any]) -> str:
+def describe_damage(file: dict[str, Any]) -> str:
+    """Returns what is wrong with a file, which has its path and the fields of struct hr_index_file."""
     if file["damage"] == _core.DAMAGE_COMPRESSED:
         return f"{file['path']}: {_how_to_unpack(file['path'])}"
     if file["damage"] == _core.DAMAGE_HEADER and file["good_bytes"] == 0:
@@ -72,7 +80,7 @@ def check_damage(files: FileIndex, is_skipped: bool) -> None:
     damaged = [file for file in _all(files) if file["damage"]]
     if not damaged:
         return
-    found = "; ".join(_describe_damage(file) for file in damaged[:_SHOWN])
+    found = "; ".join(describe_damage(file) for file in damaged[:_SHOWN])
     more = f"; and {len(damaged) - _SHOWN:,} more files" if len(damaged) > _SHOWN else ""
     if not is_skipped:
         raise ValueError(
@@ -127,7 +135,7 @@ def report_of(files: FileIndex, names: Sequence[str]) -> dict[str, Any]:
                 "samples": file["samples"],
                 "members": file["entries"],
                 "bytes": file["data_bytes"],
-                "damage": _describe_damage(file) if file["damage"] else "",
+                "damage": describe_damage(file) if file["damage"] else "",
             }
             for file in known
         ],

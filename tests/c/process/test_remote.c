@@ -4,6 +4,11 @@
 
 #include <fcntl.h>
 #include <ftw.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include <headrace/face/fetcher.h>
+#include <headrace/face/kept.h>
 
 #include "base/base.h"
 #include "remote/blocks.h"
@@ -51,7 +56,11 @@ static void do_job(hr_fetcher *fetcher, const struct hr_fetcher_job *job) {
         bool is_look = job->text_bytes > 5 && !memcmp(job->text, "look\n", 5);
         static char line[256];
         snprintf(line, sizeof line, "ok\t%s\t%d\tetag:1\t%s\n", NAME, OBJECT_BYTES, URL);
-        if (is_look)
+        if (job->text_bytes > 9 && !memcmp(job->text, "remove\n", 7)) {
+            int code = hr_fetcher_remove(fetcher, job->text + 9, job->text[7] == '1');
+            snprintf(line, sizeof line, "%d", code);
+            must(hr_fetcher_give(fetcher, job->id, line, strlen(line)));
+        } else if (is_look)
             must(hr_fetcher_give(fetcher, job->id, line, strlen(line)));
         else
             must(hr_fetcher_fail(fetcher, job->id, -ENOENT, "remote: there is no such object"));
@@ -234,6 +243,8 @@ static void a_full_disk_gives_right_bytes(void **state) {
 }
 
 static void a_killed_fetcher_is_replaced(void **state) {
+    char below[HR__PATH_BYTES];
+    struct hr_kept_check checked;
     (void)state;
     for (int point = 0; point < HR__POINT_COUNT; point++) {
         char plan[128];
@@ -244,6 +255,9 @@ static void a_killed_fetcher_is_replaced(void **state) {
         struct hr__pool *pool = open_object();
         read_many(pool, (unsigned)point);
         hr__pool_free(pool);
+        must(hr_remote_folder(below, sizeof below));
+        must(hr_kept_verify(below, NAME, NULL, &checked)); /* each unit that is kept has its checksum */
+        check(checked.bytes > 0);
         remove_folder(NULL);
         make_folder(NULL);
     }
@@ -434,6 +448,253 @@ static void a_file_that_is_not_right_is_made_again(void **state) {
     }
 }
 
+/* ---- what is kept ---- */
+
+static int take_kept(void *context, const struct hr_kept *kept) {
+    struct hr_kept *found = context;
+    check(!*found->name);
+    *found = *kept;
+    return 0;
+}
+
+static void kept_objects_are_listed_and_compared_with_their_checksums(void **state) {
+    struct hr_kept found = {.bytes = 0};
+    struct hr_kept_check checked;
+    char below[HR__PATH_BYTES], path[HR__PATH_BYTES];
+    (void)state;
+    check(hr_kept_folder(below, sizeof below) == -ENOENT);
+    struct hr__pool *pool = open_object();
+    read_one(pool, 3 * HR__UNIT_BYTES, 10);
+    must(hr_kept_folder(below, sizeof below));
+    check(hr_kept_list(below, take_kept, &found) == 0 && !strcmp(found.name, NAME) && !strcmp(found.shown, URL));
+    check(found.bytes == OBJECT_BYTES && found.kept_bytes >= HR__UNIT_BYTES && found.kept_bytes <= OBJECT_BYTES);
+    check(hr_kept_is_of(&found, "https://user@host/object?key=1") && !hr_kept_is_of(&found, "https://host/other"));
+    read_one(pool, 0, OBJECT_BYTES);
+    hr__pool_free(pool);
+    must(hr_kept_verify(below, NAME, NULL, &checked));
+    check(checked.bytes == OBJECT_BYTES && checked.damaged_bytes == 0);
+    must(hr__blocks_path(below, NAME, path));
+    int fd = open(path, O_RDWR);
+    check(pwrite(fd, "x", 1, 5 * HR__UNIT_BYTES + 7) == 1 && close(fd) == 0);
+    check(hr_kept_verify(below, NAME, NULL, &checked) == HR_E_CORRUPT);
+    check(checked.first == 5 * HR__UNIT_BYTES && checked.damaged_bytes == HR__UNIT_BYTES);
+    check(truncate(path, 100) == 0);
+    check(hr_kept_verify(below, NAME, NULL, &checked) == HR_E_CORRUPT);
+    check(hr_kept_look(below, NAME, &found) == 0 && found.is_damaged);
+    check(hr_kept_look(below, "x", &found) == -ENOENT && hr_kept_verify(below, "../x", NULL, &checked) == -ENOENT);
+}
+
+static void after_another_boot_saved_units_are_compared(void **state) {
+    static unsigned char data[HR__UNIT_BYTES];
+    struct hr__blocks *blocks;
+    struct hr_kept kept;
+    struct hr_kept_check checked;
+    (void)state;
+    write_boot("one");
+    must(hr__blocks_make(folder, NAME, URL, OBJECT_BYTES, &blocks));
+    must(hr__blocks_write(blocks, 0, data, sizeof data));
+    save(blocks, true);
+    must(hr__blocks_write(blocks, HR__UNIT_BYTES, data, sizeof data));
+    hr__blocks_close(blocks);
+    check(hr_kept_look(folder, NAME, &kept) == 0 && kept.kept_bytes == 2 * HR__UNIT_BYTES);
+    write_boot("two");
+    check(hr_kept_look(folder, NAME, &kept) == 0 && kept.kept_bytes == HR__UNIT_BYTES);
+    must(hr_kept_verify(folder, NAME, NULL, &checked));
+    check(checked.bytes == HR__UNIT_BYTES);
+}
+
+static bool is_free_of_fetchers(const char *below) {
+    struct hr__file_info info;
+    char path[HR__PATH_BYTES];
+    int fd = -1;
+    must(hr__path(path, "%s/lock", below));
+    if (hr__file_look(path, &info) < 0) return true;
+    must(hr__file_open_or_make(path, &fd));
+    bool is_free = hr__lock_file(fd, HR__EXCLUSIVE) == 0;
+    hr__close(&fd);
+    return is_free;
+}
+
+/* A fetcher ends 200 ms after its last reader. */
+static void wait_for_end_of_fetcher(const char *below) {
+    int64_t deadline_ns = hr__now_ns() + 30 * HR_NS_PER_S;
+    hr__link_close();
+    while (!is_free_of_fetchers(below)) {
+        check(hr__now_ns() < deadline_ns);
+        hr__sleep_until(hr__now_ns() + HR_NS_PER_S / 100);
+    }
+}
+
+static void no_visit(void *context, const struct hr_kept *kept) {
+    (void)kept;
+    ++*(int *)context;
+}
+
+static uint64_t collect(const char *below, int64_t older_ns, uint64_t quota_bytes, bool is_dry) {
+    struct hr_kept_limits limits = {.older_ns = older_ns, .quota_bytes = quota_bytes, .is_dry = is_dry};
+    struct hr_kept_collected found;
+    int visits = 0;
+    must(hr_kept_collect(below, &limits, no_visit, &visits, &found));
+    check((uint64_t)visits == found.objects);
+    return found.objects;
+}
+
+static void what_is_in_use_is_not_removed(void **state) {
+    char below[HR__PATH_BYTES];
+    struct hr_kept kept;
+    (void)state;
+    struct hr__pool *pool = open_object();
+    read_one(pool, 0, OBJECT_BYTES);
+    must(hr_remote_folder(below, sizeof below));
+    check(hr_kept_is_open(below, NAME));
+    check(hr_kept_remove(below, NAME, false) == -EBUSY && collect(below, 0, 0, false) == 0); /* by the fetcher */
+    wait_for_end_of_fetcher(below);
+    check(hr_kept_remove(below, NAME, false) == -EBUSY && collect(below, 0, 0, false) == 0); /* with its lock */
+    read_one(pool, 0, OBJECT_BYTES);
+    check(collect(below, -1, UINT64_MAX, false) == 0 && collect(below, 0, UINT64_MAX, true) == 0);
+    must(hr_kept_remove(below, NAME, true));
+    check(hr_kept_look(below, NAME, &kept) == -ENOENT && hr_kept_remove(below, NAME, false) == -ENOENT);
+    read_many(pool, 9); /* of the file without a name, or of a new one */
+    hr__pool_free(pool);
+    struct hr__pool *other = open_object();
+    read_one(other, 0, 10);
+    hr__pool_free(other);
+    check(hr_kept_remove(below, NAME, false) == -EBUSY); /* this connection has asked for it */
+    hr__link_close();
+    int64_t deadline_ns = hr__now_ns() + 30 * HR_NS_PER_S;
+    while (collect(below, 0, UINT64_MAX, false) == 0) check(hr__now_ns() < deadline_ns); /* it sees the end of that */
+    check(hr_kept_look(below, NAME, &kept) == -ENOENT);
+}
+
+static void by_age_and_size_the_longest_unused_goes_first(void **state) {
+    static const char *const names[] = {"00000000000000000000000000000000", "11111111111111111111111111111111",
+                                        "22222222222222222222222222222222"};
+    static unsigned char data[HR__UNIT_BYTES];
+    char path[HR__PATH_BYTES];
+    struct hr_kept kept;
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct hr__blocks *blocks;
+        must(hr__blocks_make(folder, names[i], URL, OBJECT_BYTES, &blocks));
+        for (uint64_t unit = 0; unit < 4; unit++)
+            must(hr__blocks_write(blocks, unit * HR__UNIT_BYTES, data, sizeof data));
+        hr__blocks_close(blocks);
+        must(hr__blocks_path(folder, names[i], path));
+        struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = time(NULL) - 1000 * (3 - i)}};
+        check(utimensat(AT_FDCWD, path, times, 0) == 0);
+    }
+    check(collect(folder, -1, UINT64_MAX, false) == 0);
+    check(collect(folder, 2500 * HR_NS_PER_S, UINT64_MAX, true) == 1);
+    check(collect(folder, 2500 * HR_NS_PER_S, UINT64_MAX, false) == 1);
+    check(hr_kept_look(folder, names[0], &kept) == -ENOENT && hr_kept_look(folder, names[1], &kept) == 0);
+    check(collect(folder, -1, 5 * HR__UNIT_BYTES, false) == 1);
+    check(hr_kept_look(folder, names[1], &kept) == -ENOENT && hr_kept_look(folder, names[2], &kept) == 0);
+    must(hr__blocks_path(folder, names[2], path));
+    check(truncate(path, 1000) == 0);
+    check(collect(folder, -1, UINT64_MAX, false) == 1); /* it is damaged */
+}
+
+/* A child reads and compares until it is told to end, while what it reads is removed again and again, by processes that
+ * are killed at each step. */
+static void a_killed_removal_gives_a_reader_no_other_bytes(void **state) {
+    char below[HR__PATH_BYTES], plan[64];
+    int pipes[2], status;
+    (void)state;
+    must(hr_remote_folder(below, sizeof below));
+    for (int point = 0; point < HR__POINT_COUNT; point++) {
+        if (hr__failpoints[point].side != HR__BY_KEPT) continue;
+        for (int has_fetcher = 0; has_fetcher < 2; has_fetcher++) {
+            check(pipe(pipes) == 0);
+            snprintf(plan, sizeof plan, "%s:9", hr__failpoints[point].name);
+            if (has_fetcher) setenv("HEADRACE_STOP", plan, 1); /* it is the fetcher that is killed */
+            pid_t reader = fork();
+            if (reader == 0) {
+                struct hr__pool *pool = open_object();
+                close(pipes[1]);
+                for (unsigned seed = 0; !hr__is_readable(pipes[0]); seed++) read_many(pool, seed);
+                _exit(0);
+            }
+            close(pipes[0]);
+            for (int i = 0; i < 4; i++) {
+                pid_t remover = fork();
+                if (remover == 0) {
+                    setenv("HEADRACE_STOP", plan, 1);
+                    hr_kept_remove(below, NAME, true);
+                    _exit(0);
+                }
+                check(waitpid(remover, &status, 0) == remover);
+            }
+            close(pipes[1]);
+            check(waitpid(reader, &status, 0) == reader && status == 0);
+            unsetenv("HEADRACE_STOP");
+            wait_for_end_of_fetcher(below);
+            if (!has_fetcher) { /* alone, so that it passes the point for certain */
+                struct hr__pool *pool = open_object();
+                read_one(pool, 0, 10);
+                hr__pool_free(pool);
+                wait_for_end_of_fetcher(below);
+                pid_t remover = fork();
+                if (remover == 0) {
+                    setenv("HEADRACE_STOP", plan, 1);
+                    hr_kept_remove(below, NAME, false);
+                    _exit(0);
+                }
+                check(waitpid(remover, &status, 0) == remover && WIFSIGNALED(status));
+                pool = open_object();
+                read_many(pool, 20);
+                hr__pool_free(pool);
+            }
+        }
+    }
+}
+
+static void filling_keeps_whole_objects(void **state) {
+    static const char *const paths[] = {URL};
+    char below[HR__PATH_BYTES];
+    struct hr_filling_info info;
+    struct hr_kept kept;
+    hr_filling *filling;
+    (void)state;
+    must(hr_remote_look(paths, 1, "{}"));
+    for (int i = 0; i < 2; i++) {
+        must(hr_filling_start(paths, 1, &filling));
+        check(hr_filling_wait(filling, INT64_MAX) == 1);
+        hr_filling_look(filling, &info);
+        check(info.total_bytes == OBJECT_BYTES && info.done_bytes == OBJECT_BYTES);
+        check(info.kept_bytes == (i ? OBJECT_BYTES : 0));
+        hr_filling_free(filling);
+    }
+    must(hr_remote_folder(below, sizeof below));
+    check(hr_kept_look(below, NAME, &kept) == 0 && kept.kept_bytes == OBJECT_BYTES);
+    wait_for_end_of_fetcher(below);
+    must(hr_kept_remove(below, NAME, false));
+    setenv("TEST_QUOTA", "100000", 1);
+    must(hr_filling_start(paths, 1, &filling));
+    check(hr_filling_wait(filling, INT64_MAX) == -ENOSPC && strstr(hr_error_message(), "HEADRACE_REMOTE_QUOTA"));
+    hr_filling_free(filling);
+}
+
+static void figures_are_those_of_a_fetcher_that_runs(void **state) {
+    struct hr_fetcher_figures figures;
+    hr_fetcher *fetcher;
+    char path[HR__PATH_BYTES];
+    (void)state;
+    check(hr_fetcher_peek(folder, &figures) == -ENOENT);
+    must(hr_fetcher_open(folder, &fetcher));
+    hr_fetcher_show(fetcher, 17, 3);
+    must(hr_fetcher_peek(folder, &figures));
+    check(figures.requests == 17 && figures.retries == 3 && figures.pid == (uint64_t)getpid());
+    hr_fetcher_show(fetcher, 18, 4);
+    must(hr_fetcher_peek(folder, &figures));
+    check(figures.requests == 18);
+    hr_fetcher_close(fetcher);
+    must(hr__path(path, "%s/figures", folder));
+    int fd = open(path, O_RDWR);
+    check(pwrite(fd, "x", 1, 80) == 1 && close(fd) == 0);
+    check(hr_fetcher_peek(folder, &figures) == -EAGAIN);
+    check(truncate(path, 10) == 0 && hr_fetcher_peek(folder, &figures) == -ENOENT);
+}
+
 static void addresses_are_shown_without_secrets(void **state) {
     static const char *const pairs[][2] = {{"https://user:word@host/a/b?key=1#x", "https://host/a/b"},
                                            {"https://host?key=1", "https://host"},
@@ -470,6 +731,13 @@ int main(int count, char **words) {
         TEST(refused_credentials_fail_their_own_reader),
         TEST(forked_children_make_their_own_connection),
         TEST(a_removed_folder_is_no_error),
+        TEST(kept_objects_are_listed_and_compared_with_their_checksums),
+        TEST(after_another_boot_saved_units_are_compared),
+        TEST(what_is_in_use_is_not_removed),
+        TEST(by_age_and_size_the_longest_unused_goes_first),
+        TEST(a_killed_removal_gives_a_reader_no_other_bytes),
+        TEST(filling_keeps_whole_objects),
+        TEST(figures_are_those_of_a_fetcher_that_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

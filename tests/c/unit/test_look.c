@@ -317,6 +317,33 @@ static void damaged_memory_is_refused(void **state) {
     close_room(&room);
 }
 
+static void a_loader_that_shows_less_is_looked_at(void **state) {
+    struct room room;
+    struct hr_arena_look look;
+    struct hr_worker_look workers[WORKERS];
+    unsigned char *bytes;
+    size_t size;
+    (void)state;
+    open_room(&room);
+    step(&room, 1);
+    int fd = copy_of(&room, &bytes, &size);
+    struct hr__shown *shown = (void *)(bytes + HR__SHOWN_AT);
+    struct hr__sight *sight = (void *)(bytes + shown->sights_at);
+    atomic_store(&shown->network.hit_count, 5);
+    atomic_store(&sight->network.wait_count, 6);
+    must(hr_arena_look(fd, &look, workers, WORKERS));
+    assert_true(look.network.hit_count == 5 && workers[0].network.wait_count == 6);
+    shown->bytes = offsetof(struct hr__shown, network);
+    shown->sight_bytes = offsetof(struct hr__sight, network);
+    must(hr_arena_look(fd, &look, workers, WORKERS));
+    assert_true(look.network.hit_count == 0 && workers[0].network.wait_count == 0);
+    shown->sight_bytes--;
+    assert_int_equal(hr_arena_look(fd, &look, workers, WORKERS), HR_E_CORRUPT);
+    munmap(bytes, size);
+    close(fd);
+    close_room(&room);
+}
+
 /* Each byte of the parts that are read has any value: there is an error or a look, and the name ends. */
 static void rubbish_is_no_crash(void **state) {
     struct room room;
@@ -495,6 +522,7 @@ int main(void) {
         cmocka_unit_test(the_last_batches_of_a_worker_can_be_read),
         cmocka_unit_test(looking_takes_no_memory_of_the_job),
         cmocka_unit_test(damaged_memory_is_refused),
+        cmocka_unit_test(a_loader_that_shows_less_is_looked_at),
         cmocka_unit_test(rubbish_is_no_crash),
         cmocka_unit_test(memory_that_is_cut_is_refused),
         cmocka_unit_test(a_loader_without_workers_has_a_page),

@@ -33,6 +33,8 @@ static void an_earlier_cause_rules_out_later_ones(void **state) {
     assert_int_equal(kind_of(waits), HR_VERDICT_STORAGE);
     waits.collate = 0.41;
     assert_int_equal(kind_of(waits), HR_VERDICT_COLLATE);
+    waits.network = 0.51;
+    assert_int_equal(kind_of(waits), HR_VERDICT_NETWORK);
     waits.slow_samples = 0.51;
     assert_int_equal(kind_of(waits), HR_VERDICT_SLOW_SAMPLES);
     waits.workers = 0;
@@ -83,6 +85,27 @@ static void storage_needs_a_known_delay(void **state) {
     verdict = hr_judge(&waits);
     assert_true(verdict.is_cold);
     assert_int_equal(verdict.workers, 0);
+}
+
+static void the_network_needs_busy_workers_that_mostly_wait_for_it(void **state) {
+    struct hr_waits waits = BUSY;
+    (void)state;
+    waits.network = 0.51;
+    struct hr_verdict verdict = hr_judge(&waits);
+    assert_int_equal(verdict.kind, HR_VERDICT_NETWORK);
+    assert_string_equal(hr_verdict_name(verdict.kind), "network");
+    assert_false(verdict.is_cold);
+    waits.first_pass = 1.5;
+    assert_true(hr_judge(&waits).is_cold);
+    waits.network = 0.5;
+    assert_int_equal(kind_of(waits), HR_VERDICT_TOO_FEW);
+    waits.network = 0.9, waits.busy = 0.8;
+    assert_int_equal(kind_of(waits), HR_VERDICT_UNKNOWN);
+    waits.workers = 0, waits.network = 0.16;
+    verdict = hr_judge(&waits);
+    assert_true(verdict.kind == HR_VERDICT_NO_WORKERS && verdict.is_network && verdict.workers == 8);
+    waits.network = 0.14;
+    assert_false(hr_judge(&waits).is_network);
 }
 
 static void cores_are_full_at_nine_tenths(void **state) {
@@ -165,6 +188,7 @@ int main(void) {
         cmocka_unit_test(a_rank_that_is_late_in_few_steps_counts_by_its_part_of_the_waiting),
         cmocka_unit_test(a_rank_that_the_others_wait_for_has_a_cause_though_it_does_not_wait),
         cmocka_unit_test(storage_needs_a_known_delay),
+        cmocka_unit_test(the_network_needs_busy_workers_that_mostly_wait_for_it),
         cmocka_unit_test(cores_are_full_at_nine_tenths),
         cmocka_unit_test(the_advice_is_what_the_workers_do),
         cmocka_unit_test(without_workers_the_free_cores_say_how_many),

@@ -10,6 +10,7 @@ from typing import Any
 
 import headrace
 import pytest
+from headrace.doctor.run import threads
 from headrace.doctor.run.threads import check_threads
 
 COUNT = 40
@@ -27,11 +28,7 @@ class Waiting:
 
 
 class Computing(Waiting):
-    def __getitem__(self, index: int) -> Any:
-        end = time.thread_time() + 0.0015
-        while time.thread_time() < end:
-            pass
-        return index
+    """Samples of which the clock in `is_busy` says that they compute."""
 
 
 class Drawing(Waiting):
@@ -67,6 +64,26 @@ class Broken(Waiting):
         raise ValueError("bad")
 
 
+@pytest.fixture(autouse=True)
+def is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread has no CPU, and waits for none, whatever else runs on this machine."""
+    monkeypatch.setattr(threads, "_busy_s", float)
+
+
+@pytest.fixture
+def is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread computes all the time."""
+    monkeypatch.setattr(threads, "_busy_s", time.monotonic)
+
+
+def test_time_of_a_thread_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    before, end = threads._busy_s(), time.thread_time() + 0.02
+    while time.thread_time() < end:
+        pass
+    assert threads._busy_s() - before >= 0.015
+
+
 @pytest.mark.parametrize("dataset", [Waiting(), Drawing()])
 def test_samples_that_wait_are_advised_to_have_threads(dataset: Any) -> None:
     state = random.getstate()
@@ -82,6 +99,7 @@ def test_threads_that_help_are_right() -> None:
     assert (found.severity, found.fix) == ("ok", "")
 
 
+@pytest.mark.usefixtures("is_busy")
 def test_threads_do_not_help_samples_that_compute() -> None:
     assert check_threads(headrace.Loader(Computing())) == []
     (found,) = check_threads(headrace.Loader(Computing(), sample_threads=4))

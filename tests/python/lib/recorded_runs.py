@@ -19,7 +19,8 @@ NAMES = (
     "at_ns", "real_ns", "length_ns", "epoch", "step", "batches", "samples", "bytes", "errors", "inside_ns", "start_ns",
     "starts", "wait_ns", "pin_ns", "draw_ns", "rebuild_ns", "restarts", "bad_samples", "queue_count", "used_bytes",
     "cores_busy", "cores_allowed", "throttled_ns", "memory_available", "used_workers",
-    "trainer_cpu_ns", "trainer_delay_ns",
+    "trainer_cpu_ns", "trainer_delay_ns", "network_ns", "hit_count", "wait_count", "fetched_bytes", "requests",
+    "retries",
 )  # fmt: skip
 
 
@@ -64,20 +65,25 @@ def run(
     slow_every: int = 0,
     trainer_cpu: float = 0,
     trainer_delay: float = 0,
+    network: float = 0,
+    trainer_network: float = 0,
     more: dict[str, Any] | None = None,
     **fields: Any,
 ) -> Recorded:
     """Makes a recording. Shares are of the time: `wait` of the loop, `start` of first batches; `busy` of a worker;
-    `cpu`, `delay` and `collate` of the busy time. `used`: cores of the machine. Each `slow_every`th batch has a slow
-    sample, and is waited for. `trainer_cpu`, `trainer_delay`: cores that the training process uses, or waits for."""
+    `cpu`, `delay`, `network` and `collate` of the busy time. `used`: cores of the machine. Each `slow_every`th batch
+    has a slow sample, and is waited for. `trainer_cpu`, `trainer_delay`: cores that the training process uses, or waits
+    for; `trainer_network`: its share of all time."""
     ns = length_s * S
     worker = {"fetch_ns": ns * busy * (1 - collate), "collate_ns": ns * busy * collate, "wait_ns": ns * (1 - busy),
-              "cpu_ns": ns * busy * cpu, "delay_ns": ns * busy * delay, "private_bytes": private}  # fmt: skip
+              "cpu_ns": ns * busy * cpu, "delay_ns": ns * busy * delay, "private_bytes": private,
+              "network_ns": ns * busy * network}  # fmt: skip
     values = {"batches": per_s * length_s, "samples": 8 * per_s * length_s, "bytes": MS * per_s * length_s,
               "inside_ns": wait * ns, "wait_ns": wait * ns, "start_ns": start * ns, "starts": int(start > 0),
               "queue_count": 1, "cores_busy": 1000 * used, "cores_allowed": 1000 * cores,
               "throttled_ns": throttled * ns, "memory_available": available, "used_workers": workers,
-              "trainer_cpu_ns": trainer_cpu * ns, "trainer_delay_ns": trainer_delay * ns, **(more or {})}  # fmt: skip
+              "trainer_cpu_ns": trainer_cpu * ns, "trainer_delay_ns": trainer_delay * ns,
+              "network_ns": trainer_network * ns, **(more or {})}  # fmt: skip
     rows = rows_of(count, length_s, workers=workers, worker=worker, **values)
     steps, batches, slowest = _steps(rows, per_s, workers, wait, slow_every)
     samples = [0] * _core.LOOK_BUCKETS
@@ -127,6 +133,7 @@ def week() -> Recorded:
         "cpu_ns": S // 2,
         "delay_ns": 0,
         "private_bytes": growing[-1],
+        "network_ns": 0,
     }
     newest = rows_of(7200, 1, end_ns, workers=16, worker=worker, batches=9, samples=72, inside_ns=seconds,
                      cores_allowed=16000, memory_available=32 << 30, queue_count=3,

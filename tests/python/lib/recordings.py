@@ -15,8 +15,9 @@ _RINGS_AT, _FINISH_AT = 4096, 2048
 _BUCKETS, _SLOWEST = 44, 256
 _ENDS = ["", "the job ended", "it was stopped", "disk full", "the number of workers grew"]
 
-_ROW = struct.Struct("<II qqQ 24I")
-_WORKER = struct.Struct("<6I")
+_ROW = struct.Struct("<II qqQ 30I")
+_WORKER = struct.Struct("<7I")
+_ADDED, _ADDED_OF_WORKER = 6, 1  # fields of a row and of a worker since version 3
 _HOUR = struct.Struct(f"<IIq{2 * _BUCKETS}I")
 _SAMPLE = struct.Struct("<QQqII")
 _BATCH = struct.Struct("<II II 5Q II")
@@ -26,15 +27,15 @@ _ROW_FIELDS = [  # after at_ns, real_ns and bytes; us and KiB in the file are ns
     *("length_ns", "epoch", "step", "batches", "samples", "errors", "inside_ns", "start_ns", "starts", "wait_ns"),
     *("pin_ns", "draw_ns", "rebuild_ns", "restarts", "bad_samples", "queue_count", "used_bytes", "cores_busy"),
     *("cores_allowed", "throttled_ns", "memory_available", "used_workers", "trainer_cpu_ns"),
-    "trainer_delay_ns",
+    *("trainer_delay_ns", "network_ns", "hit_count", "wait_count", "fetched_bytes", "requests", "retries"),
 ]
-_WORKER_FIELDS = ["fetch_ns", "collate_ns", "wait_ns", "delay_ns", "cpu_ns", "private_bytes"]
+_WORKER_FIELDS = ["fetch_ns", "collate_ns", "wait_ns", "delay_ns", "cpu_ns", "private_bytes", "network_ns"]
 
 
 def _pack(name: str, value: int) -> int:
     if name.endswith("_ns"):
         value = (value + 500) // 1000
-    elif name in ("used_bytes", "memory_available", "private_bytes"):
+    elif name in ("used_bytes", "memory_available", "private_bytes", "fetched_bytes"):
         value = -(-value // 1024)
     return min(value, 2**32 - 1)
 
@@ -43,11 +44,12 @@ def _up(value: int) -> int:
     return -(-value // 8) * 8
 
 
-def places(workers: int) -> dict[str, tuple[int, int, int]]:
+def places(workers: int, version: int = 3) -> dict[str, tuple[int, int, int]]:
     """Returns for each ring its place in the file, the bytes of an entry and the entries that it has room for."""
     found: dict[str, tuple[int, int, int]] = {}
     at = _RINGS_AT
-    row = _up(_ROW.size + workers * _WORKER.size)
+    row = _ROW.size + workers * _WORKER.size
+    row = _up(row if version > 2 else row - 4 * (_ADDED + workers * _ADDED_OF_WORKER))
     sizes = {
         "now": (_HOUR.size + _SLOWEST * _SAMPLE.size, 2),
         "hours": (_HOUR.size, 14 * 24),
@@ -68,9 +70,9 @@ def places(workers: int) -> dict[str, tuple[int, int, int]]:
 class File:
     """The file of a loader, in memory. Rows are dicts as the columns of `_core.Recording`; what is missing is 0."""
 
-    def __init__(self, workers: int = 2, **identity: Any) -> None:
-        self._workers = workers
-        self._places = places(workers)
+    def __init__(self, workers: int = 2, file_format: int = 3, **identity: Any) -> None:
+        self._workers, self._version = workers, file_format
+        self._places = places(workers, file_format)
         self._numbers = dict.fromkeys(self._places, 0)
         self._bytes = bytearray(_RINGS_AT)
         self._began_ns = identity.get("began_ns", 0)
@@ -86,7 +88,7 @@ class File:
             *times,
             *texts,
         )
-        head = struct.pack("<QII", int.from_bytes(b"\x0ahr-rec\x0a", "little"), 2, zlib.crc32(rest)) + rest
+        head = struct.pack("<QII", int.from_bytes(b"\x0ahr-rec\x0a", "little"), file_format, zlib.crc32(rest)) + rest
         self._bytes[: len(head)] = head
 
     def _append(self, ring: str, entry: bytes) -> None:
@@ -101,8 +103,10 @@ class File:
     def _row(self, ring: str, row: Mapping[str, int], workers: Iterable[Mapping[str, int]]) -> None:
         first = [row.get(name, 0) for name in ("at_ns", "real_ns", "bytes")]
         entry = _ROW.pack(0, 0, *first, *(_pack(name, row.get(name, 0)) for name in _ROW_FIELDS))
+        entry = entry if self._version > 2 else entry[: -4 * _ADDED]
         for worker in workers:
-            entry += _WORKER.pack(*(_pack(name, worker.get(name, 0)) for name in _WORKER_FIELDS))
+            packed = _WORKER.pack(*(_pack(name, worker.get(name, 0)) for name in _WORKER_FIELDS))
+            entry += packed if self._version > 2 else packed[: -4 * _ADDED_OF_WORKER]
         self._append(ring, entry)
 
     def second(self, row: Mapping[str, int], workers: Iterable[Mapping[str, int]] = ()) -> None:

@@ -225,6 +225,12 @@ class RemoteServer:
         """Waits, but not longer than the server lives."""
         self._ends.wait(seconds)
 
+    def release(self) -> None:
+        """Ends the latency, also that of requests which wait now."""
+        self.latency_s = 0
+        before, self._ends = self._ends, threading.Event()
+        before.set()
+
     def close(self) -> None:
         self._ends.set()
         self._server.shutdown()

@@ -46,6 +46,39 @@ def test_written_numbers_are_read(tmp_path: Path) -> None:
     assert list(read.steps["at_ns"]) == [3 * 10**9, 4 * 10**9]
 
 
+def test_reads_and_requests_of_remote_objects_are_read(tmp_path: Path) -> None:
+    file = recordings.File(workers=2)
+    row = {"network_ns": 5000, "hit_count": 7, "wait_count": 8, "fetched_bytes": 1 << 30, "requests": 9, "retries": 2}
+    file.second({"at_ns": 1, **row}, [{"network_ns": 3000}, {"network_ns": 4000}])
+    read = _core.Recording(file.write(tmp_path / "a.hrr"))
+    assert {name: list(read.seconds[name]) for name in row} == {name: [value] for name, value in row.items()}
+    assert [list(worker["network_ns"]) for worker in read.second_workers] == [[3000], [4000]]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 7])
+def test_file_of_the_format_before_is_read(workers: int, tmp_path: Path) -> None:
+    """Format 2 has shorter rows and workers, so that its rings are at other places."""
+    file = recordings.File(workers=workers, file_format=2)
+    for n in range(1, 4):
+        file.second({"at_ns": n, "batches": n, "trainer_delay_ns": 7000}, [{"private_bytes": 2048 * n}] * workers)
+        file.minute({"at_ns": n, "samples": n}, [{"fetch_ns": 1000 * n}] * workers)
+    file.step(3 * 10**9, 2, 1, 50)
+    read = _core.Recording(file.write(tmp_path / "a.hrr"))
+    assert (read.torn, list(read.seconds["batches"]), list(read.minutes["samples"])) == (0, [1, 2, 3], [1, 2, 3])
+    assert list(read.seconds["trainer_delay_ns"]) == [7000] * 3 and list(read.seconds["requests"]) == [0] * 3
+    for seconds, minutes in zip(read.second_workers, read.minute_workers, strict=True):
+        assert list(seconds["private_bytes"]) == [2048, 4096, 6144] and list(seconds["network_ns"]) == [0] * 3
+        assert list(minutes["fetch_ns"]) == [1000, 2000, 3000]
+    assert len(read.second_workers) == workers and list(read.steps["inside_us"]) == [50]
+
+
+@pytest.mark.parametrize("file_format", [1, 4])
+def test_other_formats_are_refused(file_format: int, tmp_path: Path) -> None:
+    path = recordings.File(file_format=file_format).write(tmp_path / "a.hrr")
+    with pytest.raises(RuntimeError, match=f"it has format {file_format}, and this headrace reads formats 2 to 3"):
+        _core.Recording(path)
+
+
 def test_rows_of_two_weeks_fit(tmp_path: Path) -> None:
     file = recordings.File(workers=8)
     for n in range(14 * 24 * 60 + 10):

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from headrace import sources
+from headrace import _core, sources
+from headrace.sources import _places
+from headrace.sources._index import save_index
 from remote_runs import BIG, FILES, SOURCES, assert_same, kill_fetchers, token_bytes, write_files
 
 pytest.importorskip("obstore", reason="it is installed by requirements-remote.txt")
@@ -81,6 +83,29 @@ def test_patterns_and_folders_are_listed(endpoint: str) -> None:
         sources.Lines("s3://bucket/none-*.txt", storage=storage)
     with pytest.raises(FileNotFoundError, match="no file has a name that ends with"):
         sources.Objects("s3://bucket/some/", suffixes=(".png", ".gif"), storage=storage)
+
+
+def test_indexes_are_found_in_the_listing(
+    endpoint: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first object has none, and no object is asked for."""
+    client = client_of(endpoint)
+    for number in range(3):
+        path = tmp_path / f"part-{number}.jsonl"
+        path.write_bytes(FILES["a.jsonl"])
+        client.put_object(Bucket="bucket", Key=f"indexed/{path.name}", Body=path.read_bytes())
+        if number:
+            save_index(_core.INDEX_LINES, str(path))
+            index = (tmp_path / f"{path.name}.hri").read_bytes()
+            client.put_object(Bucket="bucket", Key=f"indexed/{path.name}.hri", Body=index)
+    client.close()
+    asked: list[Any] = []
+    monkeypatch.setattr(_places, "_look_for", lambda urls, storage: asked.extend(urls) or [])
+    places = _places.Places("s3://bucket/indexed/part-*.jsonl", "Jsonl", {**KEYS, "endpoint": endpoint}, next_to=".hri")
+    found = [path.partition("?")[0] for path in places.remote.paths if ".hri" in path]
+    assert found == [f"s3://bucket/indexed/part-{number}.jsonl.hri" for number in (1, 2)] and asked == []
+    remote = sources.Jsonl("s3://bucket/indexed/part-*.jsonl", storage={**KEYS, "endpoint": endpoint})
+    assert_same(remote, sources.Jsonl(f"{tmp_path}/part-*.jsonl"))
 
 
 def test_odd_keys_are_read(endpoint: str) -> None:

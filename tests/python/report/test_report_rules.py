@@ -26,6 +26,11 @@ def job_of(*loaders: Recorded) -> Job:
     return job
 
 
+FETCHED = {"fetched_bytes": 40 * MS, "requests": 50, "retries": 5, "hit_count": 300, "wait_count": 100}
+GOT = [
+    "The fetcher got 40 MB/s in 50 requests/s, of which 10 % were made again; 75 % of the reads found all",
+    "headrace cache warm",
+]
 CASES = [
     ({"count": 9}, "short", ["160 steps in 8 s, apart from the first 20", "100 steps and 10 s"]),
     ({"per_s": 1, "count": 60}, "short", ["40 steps in 40 s"]),
@@ -50,6 +55,11 @@ CASES = [
     ({"workers": 0, "trainer_cpu": 0.1, "trainer_delay": 0.8, "used": 15}, "no workers", ["No core is free"]),
     ({"workers": 0, "wait": 0.01}, "trainer", []),
     ({"busy": 0.79}, "unknown", ["30 % for workers", "busy 79 %", "11.0 of 16 cores are free"]),
+    ({"network": 0.51, "cpu": 0.3, "more": FETCHED}, "network", ["wait for remote objects for 51 % of that", *GOT]),
+    ({"network": 0.51, "cpu": 0.9}, "network", ["for 51 % of that."]),
+    ({"network": 0.5, "cpu": 0.3}, "storage", []),
+    ({"network": 0.51, "busy": 0.79}, "unknown", []),
+    ({"workers": 0, "trainer_cpu": 0.1, "trainer_network": 0.2}, "no workers", ["waits for remote objects", "=8"]),
 ]  # fmt: skip
 
 

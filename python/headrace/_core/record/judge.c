@@ -3,22 +3,23 @@
 #include "record/record.h"
 
 PyObject *record_judge(PyObject *self, PyObject *arguments, PyObject *keywords) {
-    static char *names[] = {"is_short",   "is_cause",     "wait",  "start",       "workers", "busy",
-                            "collate",    "cpu",          "delay", "cores",       "free",    "throttled",
-                            "first_pass", "slow_samples", "lag",   "lag_of_wait", NULL};
+    static char *names[] = {"is_short",  "is_cause",   "wait",         "start", "workers",     "busy",
+                            "collate",   "network",    "cpu",          "delay", "cores",       "free",
+                            "throttled", "first_pass", "slow_samples", "lag",   "lag_of_wait", NULL};
     struct hr_waits waits;
     int is_short, is_cause;
     (void)self;
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "$ppddIddddddddddd:judge", names, &is_short, &is_cause,
-                                     &waits.wait, &waits.start, &waits.workers, &waits.busy, &waits.collate, &waits.cpu,
-                                     &waits.delay, &waits.cores, &waits.free, &waits.throttled, &waits.first_pass,
-                                     &waits.slow_samples, &waits.lag, &waits.lag_of_wait))
+    if (!PyArg_ParseTupleAndKeywords(
+            arguments, keywords, "$ppddIdddddddddddd:judge", names, &is_short, &is_cause, &waits.wait, &waits.start,
+            &waits.workers, &waits.busy, &waits.collate, &waits.network, &waits.cpu, &waits.delay, &waits.cores,
+            &waits.free, &waits.throttled, &waits.first_pass, &waits.slow_samples, &waits.lag, &waits.lag_of_wait))
         return NULL;
     waits.is_short = is_short;
     waits.is_cause = is_cause;
     struct hr_verdict verdict = hr_judge(&waits);
-    return Py_BuildValue("sIINN", hr_verdict_name(verdict.kind), verdict.workers, verdict.room,
-                         PyBool_FromLong(verdict.is_cold), PyBool_FromLong(verdict.is_storage));
+    return Py_BuildValue("sIINNN", hr_verdict_name(verdict.kind), verdict.workers, verdict.room,
+                         PyBool_FromLong(verdict.is_cold), PyBool_FromLong(verdict.is_storage),
+                         PyBool_FromLong(verdict.is_network));
 }
 
 PyObject *record_quantile_ns(PyObject *self, PyObject *arguments) {

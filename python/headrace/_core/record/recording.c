@@ -83,12 +83,14 @@ static PyObject *recording_torn(PyObject *self, void *ignored) {
 
 /* The columns of struct hr_record_row, whose fields are 64-bit numbers. */
 static const char *const row_names[] = {
-    "at_ns",        "real_ns",        "length_ns",       "epoch",         "step",         "batches",
-    "samples",      "bytes",          "errors",          "inside_ns",     "start_ns",     "starts",
-    "wait_ns",      "pin_ns",         "draw_ns",         "rebuild_ns",    "restarts",     "bad_samples",
-    "queue_count",  "used_bytes",     "cores_busy",      "cores_allowed", "throttled_ns", "memory_available",
-    "used_workers", "trainer_cpu_ns", "trainer_delay_ns"};
-static const char *const worker_names[] = {"fetch_ns", "collate_ns", "wait_ns", "delay_ns", "cpu_ns", "private_bytes"};
+    "at_ns",         "real_ns",        "length_ns",        "epoch",         "step",         "batches",
+    "samples",       "bytes",          "errors",           "inside_ns",     "start_ns",     "starts",
+    "wait_ns",       "pin_ns",         "draw_ns",          "rebuild_ns",    "restarts",     "bad_samples",
+    "queue_count",   "used_bytes",     "cores_busy",       "cores_allowed", "throttled_ns", "memory_available",
+    "used_workers",  "trainer_cpu_ns", "trainer_delay_ns", "network_ns",    "hit_count",    "wait_count",
+    "fetched_bytes", "requests",       "retries"};
+static const char *const worker_names[] = {"fetch_ns", "collate_ns",    "wait_ns",   "delay_ns",
+                                           "cpu_ns",   "private_bytes", "network_ns"};
 enum { ROW_NAMES = sizeof row_names / sizeof *row_names, WORKER_NAMES = sizeof worker_names / sizeof *worker_names };
 static_assert(sizeof(struct hr_record_row) == ROW_NAMES * sizeof(int64_t), "a column for each field");
 static_assert(sizeof(struct hr_record_worker) == WORKER_NAMES * sizeof(int64_t), "a column for each field");

@@ -103,10 +103,29 @@ static PyObject *fetcher_fail(PyObject *self, PyObject *arguments) {
     return none_or_raise(r);
 }
 
+static PyObject *fetcher_remove(PyObject *self, PyObject *arguments) {
+    const char *name;
+    int force, r;
+    if (!PyArg_ParseTuple(arguments, "yp:remove", &name, &force)) return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    r = hr_fetcher_remove(fetcher_of(self), name, force);
+    Py_END_ALLOW_THREADS;
+    return PyLong_FromLong(r);
+}
+
 static PyObject *fetcher_save(PyObject *self, PyObject *ignored) {
     (void)ignored;
     Py_BEGIN_ALLOW_THREADS;
     hr_fetcher_save(fetcher_of(self));
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
+static PyObject *fetcher_show(PyObject *self, PyObject *arguments) {
+    unsigned long long requests, retries;
+    if (!PyArg_ParseTuple(arguments, "KK:show", &requests, &retries)) return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    hr_fetcher_show(fetcher_of(self), requests, retries);
     Py_END_ALLOW_THREADS;
     Py_RETURN_NONE;
 }
@@ -135,7 +154,12 @@ static PyMethodDef methods[] = {
      "keep(name, url, version, storage, bytes, data)\n\nKeeps the first unit of an object. Raises OSError."},
     {"fail", fetcher_fail, METH_VARARGS,
      "fail(id, code, text)\n\nEnds a job with a negative errno and a text, as bytes, without secrets."},
+    {"remove", fetcher_remove, METH_VARARGS,
+     "remove(name, force) -> int\n\nRemoves what is kept of an object. Returns 0 or a negative errno: see "
+     "hr_fetcher_remove."},
     {"save", fetcher_save, METH_NOARGS, "save()\n\nBrings what was kept to the disk."},
+    {"show", fetcher_show, METH_VARARGS,
+     "show(requests, retries)\n\nShows the figures to observers, with requests that were made since the start."},
     {"look", fetcher_look, METH_NOARGS, "look() -> dict\n\nReturns the fields of struct hr_fetcher_info."},
     {NULL, NULL, 0, NULL},
 };

@@ -115,6 +115,7 @@ static PyMethodDef functions[] = {
 };
 
 int remote_add(PyObject *module) {
-    if (PyModule_AddFunctions(module, functions) < 0) return -1;
-    return PyModule_AddType(module, &FetcherType) < 0 || PyModule_AddType(module, &AnnouncerType) < 0 ? -1 : 0;
+    bool is_added = PyModule_AddFunctions(module, functions) >= 0 && PyModule_AddType(module, &FetcherType) >= 0 &&
+                    PyModule_AddType(module, &AnnouncerType) >= 0 && PyModule_AddType(module, &FillingType) >= 0;
+    return is_added ? 0 : -1;
 }

@@ -10,9 +10,10 @@
  *     announcer.c _core.Announcer, which tells the fetcher what will be read
  *     objects.c   objects that this process knows, and calls of the fetcher
  *     fetcher.c   _core.Fetcher, the fetcher without its network code
+ *     filling.c   _core.Filling, which has whole objects fetched
  */
 
-extern PyTypeObject AnnouncerType, FetcherType;
+extern PyTypeObject AnnouncerType, FetcherType, FillingType;
 
 hr_announcer *announcer_of(PyObject *self); /* that of a _core.Announcer; borrowed */
 

@@ -125,6 +125,18 @@ static PyObject *index_load(PyObject *ignored, PyObject *arguments) {
     return r < 0 ? core_raise(r) : wrap(index);
 }
 
+static PyObject *index_guess(PyObject *ignored, PyObject *argument) {
+    const char *path = PyBytes_AsString(argument);
+    enum hr_index_kind kind;
+    int r;
+    (void)ignored;
+    if (!path) return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    r = hr_index_guess(path, &kind);
+    Py_END_ALLOW_THREADS;
+    return r < 0 ? core_raise(r) : PyLong_FromLong(kind);
+}
+
 static PyMethodDef index_methods[] = {
     {"look", index_look, METH_NOARGS, "look() -> (files, entries, samples, bytes)"},
     {"file", index_file, METH_O,
@@ -134,6 +146,8 @@ static PyMethodDef index_methods[] = {
     {"load", index_load, METH_VARARGS | METH_STATIC,
      "load(kind, path) -> Index\n\nReads PATH.hri. Raises FileNotFoundError, OSError if the file has changed since it "
      "was made, and ValueError or RuntimeError if it cannot be used."},
+    {"guess", index_guess, METH_O | METH_STATIC,
+     "guess(path) -> kind\n\nFinds the kind of a file by its name and its first bytes. Raises OSError and ValueError."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -34,6 +34,7 @@ OPTIONS = {  # every option that is headrace's own, with a value that is not its
     "compare_ranks": False,
     "steps_per_epoch": 6,  # as many as a pass over the dataset, on one rank
     "threads": 2,
+    "sample_threads": 2,
     "cache": "8M",
     "freeze": True,
     "repair": "auto",
