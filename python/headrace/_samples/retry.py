@@ -153,25 +153,28 @@ class Retrying:
         self._most = most
         self._seed = seed
         self._worker = worker
-        self._retried: list[RetriedSample] = []
+        self.retried: list[RetriedSample] = []  # of the batch that is being made
 
     def take(self) -> list[RetriedSample]:
         """Returns a record of each further try of the batch that was made last, once."""
-        retried, self._retried = self._retried, []
+        retried, self.retried = self.retried, []
         return retried
 
-    def get(self, make: Callable[[Any], Any], index: Any) -> Any:
-        """Returns make(index). Raises the last exception if no try succeeds, and at once if it would not pass."""
+    def get(self, make: Callable[[Any], Any], index: Any, retried: list[RetriedSample]) -> Any:
+        """Returns make(index). Raises the last exception if no try succeeds, and at once if it would not pass.
+        retried: gets a record of each further try. Threads may call this at the same time."""
         tries = 0
         while True:
             tries += 1
             try:
                 return make(index)
             except Exception as error:
-                if not self.goes_on(error, index, tries):
+                if not self.goes_on(error, index, tries, retried):
                     raise
 
-    def goes_on(self, error: Exception, index: Any, tries: int, why_not: str = "") -> bool:
+    def goes_on(
+        self, error: Exception, index: Any, tries: int, retried: list[RetriedSample], why_not: str = ""
+    ) -> bool:
         """Returns True, after a wait, if a sample that was tried so many times is to be tried again. why_not: why it
         cannot be, which the exception gets as a note."""
         if signals.is_from_signal(error) or not is_passing(error):
@@ -181,6 +184,6 @@ class Retrying:
         if why_not:
             exception_text.add_text(error, why_not)
             return False
-        self._retried.append(RetriedSample(index, exception_text.in_words(error), self._worker))
+        retried.append(RetriedSample(index, exception_text.in_words(error), self._worker))
         time.sleep(wait_of(tries, self._seed, index))
         return True
