@@ -152,7 +152,8 @@ class FromIterable:
             return False
         position, (failed, tries) = self._position, self._failed
         self._failed = position, (tries if position == failed else 0) + 1
-        goes_on = self._retrying.goes_on(error, position, self._failed[1], self._last.why_not(position))
+        why_not, retried = self._last.why_not(position), self._retrying.retried
+        goes_on = self._retrying.goes_on(error, position, self._failed[1], retried, why_not)
         self._is_behind |= goes_on
         return goes_on
 

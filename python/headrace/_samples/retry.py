@@ -169,19 +169,14 @@ class Retrying:
             try:
                 return make(index)
             except Exception as error:
-                if not self.goes_on(error, index, tries, retried=retried):
+                if not self.goes_on(error, index, tries, retried):
                     raise
 
     def goes_on(
-        self,
-        error: Exception,
-        index: Any,
-        tries: int,
-        why_not: str = "",
-        retried: list[RetriedSample] | None = None,
+        self, error: Exception, index: Any, tries: int, retried: list[RetriedSample], why_not: str = ""
     ) -> bool:
         """Returns True, after a wait, if a sample that was tried so many times is to be tried again. why_not: why it
-        cannot be, which the exception gets as a note. retried: gets a record; None: that of the batch."""
+        cannot be, which the exception gets as a note."""
         if signals.is_from_signal(error) or not is_passing(error):
             return False
         if tries > self._most:
@@ -189,8 +184,6 @@ class Retrying:
         if why_not:
             exception_text.add_text(error, why_not)
             return False
-        (self.retried if retried is None else retried).append(
-            RetriedSample(index, exception_text.in_words(error), self._worker)
-        )
+        retried.append(RetriedSample(index, exception_text.in_words(error), self._worker))
         time.sleep(wait_of(tries, self._seed, index))
         return True
