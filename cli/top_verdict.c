@@ -86,7 +86,7 @@ void top_explain(const struct top *top, const struct top_loader *loader, char *t
         snprintf(
             text, bytes,
             "the workers are busy %.0f %%, and use the CPU for %.0f %% of that: they wait for a disk or a network; "
-            "about %u workers would be enough, also more than cores",
+            "sample_threads=16 (raise it, if it is set), or about %u workers, also more than cores, would be enough",
             100 * waits.busy, 100 * waits.cpu, verdict.workers);
         break;
     case HR_VERDICT_NO_CORES:

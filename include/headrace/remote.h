@@ -14,7 +14,8 @@ extern "C" {
 
 /*
  * Objects behind https and in buckets, which are read as files. Functions that take the path of a file of samples
- * (headrace/tokens.h, tar.h, lines.h, index.h) take a URL, too: "https://host/name", "s3://bucket/name".
+ * (headrace/tokens.h, tar.h, lines.h, index.h) take a URL, too: "https://host/name", "s3://bucket/name",
+ * "gs://bucket/name", "az://container/name", "hf://datasets/OWNER/NAME@COMMIT/name".
  *
  * This library has no network code. One process per folder and user, the fetcher, asks the servers, and keeps what it
  * got in files below that folder, where all processes of the machine read it: each byte is fetched once. The first

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from headrace._numpy.loader import Loader as Loader
     from headrace._ranks.disagreement import RanksDisagree as RanksDisagree
     from headrace._samples.checks import SamplesDiffer as SamplesDiffer
+    from headrace._samples.sample_generators import sample_generator as sample_generator
     from headrace.frozen._attributes import freeze_attributes as freeze_attributes
     from headrace.frozen._freeze import FrozenError as FrozenError
     from headrace.frozen._freeze import freeze as freeze
@@ -60,6 +61,7 @@ __all__ = [
     "get_worker_info",
     "lengths",
     "open",
+    "sample_generator",
     "sources",
     "thaw",
 ]
@@ -75,6 +77,7 @@ _LATE = {
     "WorkerInfo": "headrace._numpy.batch_maker",
     "get_worker_info": "headrace._numpy.batch_maker",
     "SamplesDiffer": "headrace._samples.checks",
+    "sample_generator": "headrace._samples.sample_generators",
     "cache": "headrace._cache.interface",
     "cache_samples": "headrace._cache.samples",
     "default_collate": "headrace._numpy.collate",

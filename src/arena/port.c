@@ -36,6 +36,7 @@ struct hr_port {
     uint32_t own_pid;
     int64_t phase_since_ns;
     int64_t rss_looked_ns;
+    atomic_bool has_rung; /* hr_port_ring was called since hr_port_look has returned 0 */
     bool has_grant;
     struct hr__record grant; /* the current one */
 };
@@ -189,6 +190,10 @@ void hr_port_note_making(hr_port *port, uint32_t thread, uint64_t sample) {
     hr__stop_at(HR__AT_PORT_MAKING);
 }
 
+void hr_port_count_sample(hr_port *port, uint64_t index, uint64_t took_ns) {
+    hr__timing_count_sample(&port->timing, index, took_ns);
+}
+
 static uint64_t count_sharers(const hr_port *port, uint32_t trainer_count) {
     return hr__max(trainer_count, 1) * (uint64_t)port->layout.worker_count;
 }
@@ -271,24 +276,68 @@ static bool is_possible(const struct hr__arena_layout *layout, const struct hr__
            grant->allowance <= grant->windows * layout->window_bytes && grant->bytes <= grant->allowance;
 }
 
+static int invalid_grant(const hr_port *port) {
+    return hr__fail(HR_E_CORRUPT, "arena: worker %u received an invalid grant; the shared memory is damaged",
+                    port->fds.worker);
+}
+
+static struct hr_task task_of(const hr_port *port, const struct hr__record *grant) {
+    return (struct hr_task){.task = grant->task,
+                            .kind = grant->kind,
+                            .payload = hr__layout_window(&port->layout, grant->slot),
+                            .payload_bytes = grant->bytes};
+}
+
 int hr_port_take(hr_port *port, int64_t deadline_ns, struct hr_task *ret_task) {
     if (!is_open(port)) return hr__fail(HR_E_CLOSED, "arena: the trainer stopped it");
     if (port->has_grant) return hr__fail(HR_E_STATE, "arena: publish the current task before taking another");
     int r = wait_for(port, false, deadline_ns);
     if (r == 0) r = hr__ring_pop(&port->grants, &port->grant);
     if (r < 0) return r;
-    if (r == 0 || !is_possible(&port->layout, &port->grant))
-        return hr__fail(HR_E_CORRUPT, "arena: worker %u received an invalid grant; the shared memory is damaged",
-                        port->fds.worker);
+    if (r == 0 || !is_possible(&port->layout, &port->grant)) return invalid_grant(port);
     port->has_grant = true;
     port->reserved_bytes = 0;
     hr__stop_at(HR__AT_PORT_TAKEN);
-    *ret_task = (struct hr_task){.task = port->grant.task,
-                                 .kind = port->grant.kind,
-                                 .payload = hr__layout_window(&port->layout, port->grant.slot),
-                                 .payload_bytes = port->grant.bytes};
+    *ret_task = task_of(port, &port->grant);
     enter_task(port);
     return 0;
+}
+
+/* ---- looking ahead ---- */
+
+/* Returns what hr__ring_look does, and 0 for a grant behind one that is no batch. */
+static int look_at(const hr_port *port, uint32_t ahead, struct hr__record *ret_grant) {
+    struct hr__record before;
+    for (uint32_t i = 0; i < ahead; i++) {
+        int r = hr__ring_look(&port->grants, i, &before);
+        if (r <= 0 || before.kind != HR__BATCH_KIND) return r < 0 ? r : 0;
+    }
+    return hr__ring_look(&port->grants, ahead, ret_grant);
+}
+
+int hr_port_look(hr_port *port, uint32_t ahead, int64_t deadline_ns, struct hr_task *ret_task) {
+    struct hr__record grant;
+    int r = 0;
+    while (r == 0) {
+        if (!is_open(port)) return hr__fail(HR_E_CLOSED, "arena: the trainer stopped it");
+        hr__ring_sleep(&port->grants, HR__SLEEPS);
+        r = look_at(port, ahead, &grant);
+        bool has_rung = r == 0 && atomic_exchange(&port->has_rung, false);
+        if (r == 0 && !has_rung && is_open(port)) r = sleep_once(port, deadline_ns);
+        hr__ring_sleep(&port->grants, HR__AWAKE);
+        if (has_rung) return 0;
+    }
+    if (r < 0) return r;
+    hr__stop_at(HR__AT_PORT_LOOKED);
+    if (!is_possible(&port->layout, &grant)) return invalid_grant(port);
+    *ret_task = task_of(port, &grant);
+    return 1;
+}
+
+void hr_port_ring(hr_port *port) {
+    atomic_store(&port->has_rung, true);
+    hr__stop_at(HR__AT_PORT_RUNG);
+    if (check_descriptors(port) == 0) hr__eventfd_ring(port->fds.worker_bell_fd);
 }
 
 /* ---- writing ---- */

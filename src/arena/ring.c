@@ -14,21 +14,28 @@ int hr__ring_push(struct hr__ring *ring, const struct hr__record *record) {
     hr__stop_at(HR__AT_RING_PUSH);
     shared->records[ring->at & (ring->capacity - 1)] = *record;
     hr__stop_at(HR__AT_RING_RECORD);
-    atomic_store(&shared->tail, ++ring->at); /* C; pairs with the loads in pop and has_record */
+    atomic_store(&shared->tail, ++ring->at); /* C; pairs with the loads in look and has_record */
     hr__stop_at(HR__AT_RING_TAIL);
     return 0;
 }
 
-int hr__ring_pop(struct hr__ring *ring, struct hr__record *ret_record) {
-    struct hr__ring_shared *shared = ring->shared;
-    uint64_t tail = atomic_load_explicit(&shared->tail, memory_order_acquire);
-    if (tail == ring->at) return 0;
-    if (tail - ring->at > ring->capacity)
+int hr__ring_look(const struct hr__ring *ring, uint64_t ahead, struct hr__record *ret_record) {
+    const struct hr__ring_shared *shared = ring->shared;
+    uint64_t count = atomic_load(&shared->tail) - ring->at; /* B */
+    if (count > ring->capacity)
         return hr__fail(HR_E_CORRUPT, "arena: a ring's index is damaged (%llu records in a ring of %u)",
-                        (unsigned long long)(tail - ring->at), ring->capacity);
-    *ret_record = shared->records[ring->at & (ring->capacity - 1)];
+                        (unsigned long long)count, ring->capacity);
+    if (ahead >= count) return 0;
+    *ret_record = shared->records[(ring->at + ahead) & (ring->capacity - 1)];
+    return 1;
+}
+
+int hr__ring_pop(struct hr__ring *ring, struct hr__record *ret_record) {
+    int r = hr__ring_look(ring, 0, ret_record);
+    if (r <= 0) return r;
     hr__stop_at(HR__AT_RING_POP);
-    atomic_store_explicit(&shared->head, ++ring->at, memory_order_release); /* the producer may overwrite the record */
+    atomic_store_explicit(&ring->shared->head, ++ring->at,
+                          memory_order_release); /* the producer may overwrite the record */
     hr__stop_at(HR__AT_RING_HEAD);
     return 1;
 }

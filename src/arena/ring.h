@@ -69,6 +69,10 @@ static inline uint64_t hr__ring_bytes(uint32_t capacity) {
 /* Pushes a record. -EAGAIN: the ring is full. */
 int hr__ring_push(struct hr__ring *ring, const struct hr__record *record);
 
+/* For the consumer: copies the record that is `ahead` behind the oldest one, which stays. Returns 1; 0: there is no
+ * such record; HR_E_CORRUPT: the index of the producer is invalid. */
+int hr__ring_look(const struct hr__ring *ring, uint64_t ahead, struct hr__record *ret_record);
+
 /* Pops the oldest record. Returns 1; 0: the ring is empty; HR_E_CORRUPT: the index of the producer is invalid. */
 int hr__ring_pop(struct hr__ring *ring, struct hr__record *ret_record);
 

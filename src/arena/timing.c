@@ -63,15 +63,24 @@ void hr__timing_take(struct hr__timing *timing, int64_t coarse_ns) {
     timing->began_ns = hr__now_ns();
 }
 
+/* index: plus 1; 0: of none. */
+static void count_sample(struct hr__timing *timing, uint64_t index, uint64_t ns) {
+    timing->sample_count++;
+    count_time(&timing->sight->samples, ns, index - 1, 1 + timing->samples_untimed);
+    if (ns <= timing->slowest_ns) return;
+    timing->slowest_ns = ns;
+    timing->slowest_index = index;
+}
+
 static void end_sample(struct hr__timing *timing, int64_t now_ns) {
     if (!timing->sample_began_ns) return;
     uint64_t ns = (uint64_t)(now_ns - timing->sample_began_ns);
     timing->sample_began_ns = 0;
-    timing->sample_count++;
-    count_time(&timing->sight->samples, ns, timing->sample_index - 1, 1 + timing->samples_untimed);
-    if (ns <= timing->slowest_ns) return;
-    timing->slowest_ns = ns;
-    timing->slowest_index = timing->sample_index;
+    count_sample(timing, timing->sample_index, ns);
+}
+
+void hr__timing_count_sample(struct hr__timing *timing, uint64_t index, uint64_t took_ns) {
+    if (timing->times_samples) count_sample(timing, index + 1, took_ns);
 }
 
 void hr__timing_sample(struct hr__timing *timing, uint64_t index) {

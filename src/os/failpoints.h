@@ -11,9 +11,9 @@
  * passes it. RANK is a trainer with a board that it shares with other trainers; LAUNCH is the front of `headrace run`,
  * GUARDIAN its guardian, and FORKED a rank before it becomes the user's command; CACHE is a process that uses the
  * cache, SAMPLES one that fills a table of samples, SHARED one that uses a shared array,
- * FETCHER the fetcher of remote objects, and READER a process that reads them. The numbers are those of
- * enum hr__point. tests/c/process/test_sweep.c, test_board_ranks.c, test_cache_kills.c, test_cache_samples.c and
- * test_cache_shared.c go over the table, so a point that no run passes is a failing test.
+ * THREADS a worker whose threads make samples, FETCHER the fetcher of remote objects, and READER a process that reads
+ * them. The numbers are those of enum hr__point. tests/c/process/test_sweep.c, test_board_ranks.c, test_cache_kills.c,
+ * test_cache_samples.c and test_cache_shared.c go over the table, so a point that no run passes is a failing test.
  */
 #define HR__FAILPOINTS(POINT)                                                                                          \
     /* start */                                                                                                        \
@@ -61,6 +61,8 @@
     /* take and write */                                                                                               \
     POINT(PORT_TAKEN, "port.taken", WORKER)                                                                            \
     POINT(PORT_TASK, "port.task", WORKER)                                                                              \
+    POINT(PORT_LOOKED, "port.looked", THREADS)                                                                         \
+    POINT(PORT_RUNG, "port.rung", THREADS)                                                                             \
     POINT(PORT_MAKING, "port.making", IMAGES)                                                                          \
     POINT(PORT_NOTED, "port.noted", WORKER)                                                                            \
     POINT(TIMING_INDEX, "timing.index", WORKER)                                                                        \
@@ -240,7 +242,8 @@ enum hr__side {
     HR__BY_SHARED = 512,
     HR__BY_RECLAIM = 1024,
     HR__BY_FETCHER = 2048,
-    HR__BY_READER = 4096
+    HR__BY_READER = 4096,
+    HR__BY_THREADS = 8192
 };
 
 struct hr__failpoint {

@@ -72,10 +72,11 @@ struct hr__parcel {
 struct hr__request {
     struct hr__reader *reader;
     struct hr__object *object; /* NULL: a call */
+    char *url, *storage;       /* its own, with its credentials; NULL: a call; owned */
     uint64_t id, at, bytes;
     uint32_t open_jobs;
     bool is_answered;
-    bool needs_direct; /* a job could not be kept: the bytes are fetched once more, and sent */
+    bool needs_direct; /* a job brought nothing that is kept: the bytes are fetched once more, and sent */
     int code;          /* of the first job that failed, with the text; 0: none did */
     char *text;
 };

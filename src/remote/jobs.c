@@ -309,6 +309,8 @@ static struct hr__request *new_request(hr_fetcher *fetcher, struct hr__reader *r
 static void free_request(hr_fetcher *fetcher, struct hr__request *request) {
     hr__reader_unref(request->reader);
     hr__free(request->text);
+    hr__free(request->url);
+    hr__free(request->storage);
     hr__free(request);
     fetcher->open_requests--;
 }
@@ -619,6 +621,14 @@ void hr__jobs_read(hr_fetcher *fetcher, struct hr__reader *reader, const struct 
         hr__jobs_fetch_soon(fetcher, object, (struct hr__range){range->at, range->bytes}, UINT64_MAX,
                             PARCELS_BYTES_MOST, &bytes);
     if (!is_read) return;
+    if (request) {
+        request->url = copy_text(url, strlen(url));
+        request->storage = copy_text(storage, strlen(storage));
+    }
+    if (request && (!request->url || !request->storage)) {
+        free_request(fetcher, request);
+        request = NULL;
+    }
     if (!request) {
         hr__answer(reader, range->head.id, -ENOMEM, no_memory);
         return;
@@ -680,8 +690,16 @@ static void end_job(hr_fetcher *fetcher, struct hr__job *job) {
     pthread_cond_signal(&fetcher->has_jobs);
 }
 
+/* Credentials that are refused are a failure of the requests that have them. Others fetch the bytes with their own. */
 static void note_failures(struct hr__job *job, int code, const char *text) {
-    for (uint32_t i = 0; i < job->request_count; i++) note_failure(job->requests[i], code, text);
+    for (uint32_t i = 0; i < job->request_count; i++) {
+        struct hr__request *request = job->requests[i];
+        if (code == -EACCES && job->object &&
+            (strcmp(request->storage, job->storage) != 0 || strcmp(request->url, job->url) != 0))
+            request->needs_direct = true;
+        else
+            note_failure(request, code, text);
+    }
 }
 
 /* Sends the bytes to the request of a job. It has one, which no other thread answers meanwhile. */
@@ -711,10 +729,13 @@ static struct hr__job *next_job(hr_fetcher *fetcher) {
 /* Starts a job. Returns false if there is no memory for its texts. */
 static bool begin_job(hr_fetcher *fetcher, struct hr__job *job, struct hr_fetcher_job *ret_job) {
     const struct hr__object *object = job->object;
+    const struct hr__request *request = job->request_count ? job->requests[0] : NULL;
     if (object) {
-        job->url = copy_text(object->url, strlen(object->url));
+        const char *url = request ? request->url : object->url;
+        const char *storage = request ? request->storage : object->storage;
+        job->url = copy_text(url, strlen(url));
         job->version = copy_text(object->version, strlen(object->version));
-        job->storage = copy_text(object->storage, strlen(object->storage));
+        job->storage = copy_text(storage, strlen(storage));
         if (!job->url || !job->version || !job->storage) return false;
     }
     take_out(job->is_soon ? &fetcher->soon : &fetcher->now, job);

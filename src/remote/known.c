@@ -33,7 +33,7 @@ static size_t list_of(const char *text) {
 /* ---- addresses ---- */
 
 bool hr__remote_is(const char *path) {
-    static const char *const schemes[] = {"https://", "http://", "s3://"};
+    static const char *const schemes[] = {"https://", "http://", "s3://", "gs://", "az://", "hf://"};
     for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++)
         if (strncmp(path, schemes[i], strlen(schemes[i])) == 0) return true;
     return false;
@@ -197,8 +197,8 @@ static int look_at_some(const char *const *urls, size_t *count, const char *stor
 int hr_remote_look(const char *const *urls, size_t count, const char *storage) {
     for (size_t i = 0; i < count; i++)
         if (!hr__remote_is(urls[i]) || strpbrk(urls[i], "\t\n\r"))
-            return hr__fail(-EINVAL, "remote: a URL should begin with https://, http:// or s3://, and have no line "
-                                     "feed");
+            return hr__fail(-EINVAL, "remote: a URL should begin with https://, http://, s3://, gs://, az:// or hf://, "
+                                     "and have no line feed");
     for (size_t done = 0; done < count;) {
         size_t some = count - done;
         int r = look_at_some(urls + done, &some, storage);

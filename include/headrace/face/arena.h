@@ -60,9 +60,27 @@ HR_API int hr_arena_register(hr_arena *arena, uint32_t slot, uint64_t bytes, int
 /* Ends that, after the device was called, or has refused. */
 HR_API void hr_arena_unregister(hr_arena *arena, uint32_t slot);
 
-/* Records of which sample a thread of the worker makes a part while the batch is written; HR_NO_SAMPLE: it has ended.
- * Any thread may call it, with its own number, from 0. Numbers from HR_MAKING_THREADS on are not recorded. */
+/* Records which sample of the current batch, or of which a part, a thread of the worker makes; HR_NO_SAMPLE: it has
+ * ended. Any thread may call it, with its own number, from 0. Numbers from HR_MAKING_THREADS on are not recorded. */
 HR_API void hr_port_note_making(hr_port *port, uint32_t thread, uint64_t sample);
+
+/* Counts the time of a sample of the current batch that a thread has made; index as for hr_port_note_index. The thread
+ * that takes tasks calls it. */
+HR_API void hr_port_count_sample(hr_port *port, uint64_t index, uint64_t took_ns);
+
+/* ---- a worker that makes several batches at a time ----
+ *
+ * Threads make the samples of the current batch and of the next ones, and the thread that takes tasks waits for the
+ * next grant and for the threads at the same time. */
+
+/* Waits until there is a grant that is `ahead` behind the one that hr_port_take takes next (0), and returns 1 with its
+ * task, which stays where it is: hr_port_take takes it when it is its turn. The payload is borrowed until then. Nothing
+ * behind a grant that is no batch is looked at. Returns 0 if there is no such grant and hr_port_ring was called, also
+ * before. HR_E_CLOSED: the trainer stopped the arena; -ETIMEDOUT, -EINTR, HR_E_CORRUPT. */
+HR_API int hr_port_look(hr_port *port, uint32_t ahead, int64_t deadline_ns, struct hr_task *ret_task);
+
+/* Ends hr_port_look of another thread of this process, or its next call. */
+HR_API void hr_port_ring(hr_port *port);
 
 /* Records that the worker enters a phase. hr_port_take, hr_port_reserve and hr_port_publish do this too. */
 HR_API void hr_port_enter(hr_port *port, enum hr_phase phase);

@@ -43,6 +43,12 @@ def has_state(value: object) -> bool:
 # ---- classes ----
 
 
+def imported(name: str) -> Any:
+    """Returns a module that was imported, or None: also while another thread still imports it."""
+    module = sys.modules.get(name)
+    return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
+
+
 def own_class(module: str, name: str) -> Any:
     """Returns the class that a module has defined under a name, or None if the module is not imported, or has it no
     more. If another class has been put under that name, in the module or in its package, the module's own is looked for

@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the open files, archives, databases and connections that a dataset holds and forked workers would share.
+"""Finds the open files, archives, databases and connections that a dataset holds and forked workers, or threads, would
+share.
 
 A forked process has the same open file description: if one worker seeks and reads, it moves the position of all. The
-loaders warn of that before they fork (_loader/start/fork_hazards.py), and so does headrace doctor. The search runs no
-code of the user's, and looks at a limited number of objects, because it comes before each start of workers.
+loaders warn of that before they fork (_loader/start/fork_hazards.py), and so does headrace doctor. Threads share the
+object itself, and iterators too (_samples/shareable.py). The search runs no code of the user's, and looks at a limited
+number of objects, because it comes before each start of workers.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import io
 import itertools
 import mmap
 import os
 import stat
 import sys
+import threading
 import types
 from collections import deque
 from collections.abc import Iterator
@@ -23,7 +27,7 @@ from typing import Any, NamedTuple
 
 from headrace._base import code, growth
 from headrace._base.attributes import own_attributes
-from headrace._base.lookup import is_a, static_dict, static_module, static_mro, static_name
+from headrace._base.lookup import has_special, is_a, static_dict, static_module, static_mro, static_name
 
 _MOST = 500  # objects in one search
 _MOST_LEVELS = 6
@@ -38,6 +42,13 @@ _STREAMS = ("stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__"
 _NOT_FOLLOWED = frozenset("asyncio concurrent logging multiprocessing queue threading weakref".split())
 # Code that names one of these does not use the position, or opens the file again in each process.
 _SAFE_NAMES = frozenset({"pread", "preadv", "getpid", "register_at_fork"})
+_POSITIONED = frozenset({"pread", "preadv"})
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+# Classes with locks of their own, or that need none.
+_LOCKED = frozenset({"zipfile.ZipFile", "numpy.NpzFile", "h5py.HLObject", "lmdb.Environment"})
+_WITH_POSITION = (io.BytesIO, io.StringIO)
+_MOVING = frozenset({"seek", "read", "read_byte", "readline"})  # what uses the position of a map
+_OF_LMDB = frozenset({"lmdb.Transaction", "lmdb.Cursor"})
 _OTHER_METHODS = frozenset("__init__ __new__ __del__ __enter__ __exit__ close __getstate__ __setstate__".split())
 # Classes that hold a file, by package and name, and what opens one again.
 _ARCHIVES = {
@@ -69,6 +80,15 @@ class SharedFile(NamedTuple):
     opening: str
 
 
+def find_for_threads(roots: dict[str, Any]) -> list[SharedFile]:
+    """Returns what threads that call the dataset at the same time would share: files and the like, without those that
+    have a lock of their own, and iterators."""
+    try:
+        return _ThreadSearch(roots).found()
+    except Exception:  # another thread changes a container meanwhile
+        return []
+
+
 class _Part(NamedTuple):
     """An object that a search has met. name: of the attribute or variable that holds it. owner: holds the attribute."""
 
@@ -90,6 +110,8 @@ def find(roots: dict[str, Any], workers: int) -> list[SharedFile]:
 
 
 class _Search:
+    _passed_by: tuple[type, ...] = _PLAIN
+
     def __init__(self, roots: dict[str, Any]) -> None:
         self._opened_again = {name for one in _functions(roots.get("worker_init_fn")) for name in _names_in(one)}
         self._streams = _standard_streams()
@@ -101,15 +123,18 @@ class _Search:
         while self._left and len(self._seen) < _MOST:
             self._look(self._left.popleft())
 
+    def _opened(self, value: Any) -> tuple[str, str] | None:
+        return _opened(value, self._names_of(value))
+
     def found(self) -> list[SharedFile]:
         return [file for part, file in self._open if part.name in self._names and not self._is_safe(part)]
 
     def _look(self, part: _Part) -> None:
         value = part.value
-        if type(value) in _PLAIN or id(value) in self._seen or id(value) in self._streams:
+        if type(value) in self._passed_by or id(value) in self._seen or id(value) in self._streams:
             return
         self._seen[id(value)] = value
-        if (file := _opened(value, self._names_of(value))) is not None:
+        if (file := self._opened(value)) is not None:
             self._open.append((part, SharedFile(part.path, *file)))
         elif not is_a(value, io.IOBase) and part.level < _MOST_LEVELS:
             self._left.extend(self._parts(part))
@@ -171,6 +196,52 @@ class _Search:
         if any(is_a(value, mmap.mmap) or is_a(value, locks) for value in held):
             return True
         return any(not _SAFE_NAMES.isdisjoint(_names_in(function)) for function in _functions(part.owner))
+
+
+class _ThreadSearch(_Search):
+    """The search for threads of one process."""
+
+    _passed_by = (*(one for one in _PLAIN if one is not types.GeneratorType), threading.local)
+
+    def _opened(self, value: Any) -> tuple[str, str] | None:
+        names = self._names_of(value)
+        if not _LOCKED.isdisjoint(names):
+            return None
+        if names[0] in _OF_LMDB:
+            return f"{names[0]}, of lmdb", "environment.begin()"
+        if is_a(value, mmap.mmap):
+            return "mmap, with a position", "mmap.mmap(...)"
+        if is_a(value, _WITH_POSITION):
+            return f"{type(value).__name__}, with a position", f"io.{type(value).__name__}(...)"
+        if not is_a(value, io.IOBase) and has_special(value, "__next__"):
+            return f"{type(value).__name__}, an iterator", "..."
+        return _opened(value, names)
+
+    def _parts(self, part: _Part) -> Iterator[_Part]:
+        yield from super()._parts(part)
+        held: list[tuple[str, Any]] = []
+        if is_a(part.value, functools.partial):
+            keywords = part.value.keywords
+            held = [(part.name, part.value.func), *((part.name, one) for one in (*part.value.args, *keywords.values()))]
+        for function in _functions(part.value):
+            held += code.cells(function)
+        self._names.update(name for name, _ in held)
+        yield from (_Part(f"{part.path}: {name}", value, name, None, part.level + 1) for name, value in held)
+
+    def _is_safe(self, part: _Part) -> bool:
+        """Returns True if each function that names the file reads it with a lock of its owner, or without its
+        position."""
+        if _top(type(part.owner)) == "headrace":
+            return True
+        own = {one.__name__: one for one in reversed(_functions(part.owner)) if one.__name__ not in _OTHER_METHODS}
+        users = [names for names in map(_names_in, own.values()) if part.name in names]
+        if is_a(part.value, mmap.mmap):
+            return all(names.isdisjoint(_MOVING) for names in users)
+        held = [] if part.owner is None else list(own_attributes(part.owner))
+        if any(is_a(value, mmap.mmap) for _, value, _ in held) and not is_a(part.value, _WITH_POSITION):
+            return True  # it is kept open for the map
+        safe = {name for name, value, _ in held if is_a(value, _LOCKS)} | _POSITIONED
+        return bool(users) and all(not safe.isdisjoint(names) for names in users)
 
 
 def _functions(value: Any) -> list[types.FunctionType]:
@@ -298,6 +369,16 @@ def _of_h5py(value: Any, kind: str) -> tuple[str, str] | None:
 def in_words(found: list[SharedFile]) -> str:
     """Names the first ones."""
     return ", ".join(f"{one.path} ({one.what})" for one in found[:3]) + (", ..." if len(found) > 3 else "")
+
+
+def lines_per_thread(one: SharedFile) -> list[str]:
+    """Returns the lines that open a file again in each thread."""
+    return [
+        "local = threading.local()  # in the module of the dataset: it cannot be pickled",
+        "def opened():",
+        f'    if not hasattr(local, "file"): local.file = {one.opening}',
+        "    return local.file",
+    ]
 
 
 def lines_that_open(one: SharedFile, is_torchs: bool) -> list[str]:

@@ -145,6 +145,9 @@ class CachedSamples(PreparedDataset):
         for _ in self._prepared(indices):
             pass
 
+    def announce(self, indices: Iterable[Any]) -> None:
+        """Does nothing: each thread takes or makes its sample."""
+
     def _prepared(self, indices: Iterable[Any]) -> Iterable[Any]:
         """Yields the indices, and takes or makes the sample of each, unless another process makes it now: that one may
         be there when it is asked for."""

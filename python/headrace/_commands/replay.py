@@ -222,6 +222,7 @@ def _getter(dataset: Any, seed: int | None, epoch: int, draw: int) -> _Get:
         return get
     from headrace._samples.own_generators import OwnGenerators, roots_of
     from headrace._samples.random_numbers import seed_all
+    from headrace._samples.sample_generators import SampleInWork
 
     with contextlib.suppress(ImportError):  # a worker imports it, and seeds it before the first sample
         importlib.import_module("numpy.random")
@@ -229,7 +230,8 @@ def _getter(dataset: Any, seed: int | None, epoch: int, draw: int) -> _Get:
 
     def get_seeded(index: Any) -> tuple[Any, float]:
         own.seed(seed_all(seed, epoch, index, draw))
-        return get(index)
+        with SampleInWork(seed, epoch, index, draw):
+            return get(index)
 
     def get_twice_if_late(index: Any) -> tuple[Any, float]:
         """Makes the sample again if the dataset has made a generator only when it was asked for it."""

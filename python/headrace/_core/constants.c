@@ -29,6 +29,7 @@ static const struct {
     {"NO_SAMPLE", (long)HR_NO_SAMPLE}, /* -1 */
     {"NO_STEP", CORE_NO_STEP},
     PUBLIC(TASK_EPOCH),
+    PUBLIC(TASK_MAKE),
     PUBLIC(TASK_STOP),
     PUBLIC(FLAVOR_TENSOR),
     PUBLIC(FLAVOR_NUMPY),

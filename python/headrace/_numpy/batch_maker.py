@@ -102,7 +102,14 @@ class BatchMaker(DatasetBatchMaker):
         self._maker: SampleMaker | None = None
         if not self.is_iterable:
             self._maker = SampleMaker(
-                port.noting, self.dataset, self.settings, start, self.seed, self.worker, self.collate_fn
+                port,
+                self.dataset,
+                self.settings,
+                start,
+                self.seed,
+                self.worker,
+                self.batched,
+                self.collate_fn,
             )
             self._take_bad = self._maker.take_bad
         mode = restart_state.restart_mode_of(self.dataset, self.is_iterable)
@@ -131,9 +138,6 @@ class BatchMaker(DatasetBatchMaker):
         except Exception:
             self._note_failure()
 
-    def leave(self) -> None:
-        self._fetcher = None
-
     def _new_fetcher(self) -> Any:
         if not self.is_iterable:
             self._gatherer = sample_rows.gatherer_of_source(self.dataset) if self.collates_in_c else None
@@ -156,8 +160,8 @@ class BatchMaker(DatasetBatchMaker):
         rows = None if self._maker.has_bans else self._gather(indices)
         if rows is not None:
             return rows
-        if self._maker.makes(indices, self.batched):
-            return self._maker.make(indices) if self.batched else self._maker.make_one(indices)
+        if self._maker.makes(indices):
+            return self._maker.make(indices)
         return self._fetcher.fetch(self._port.noting(indices) if self.batched else indices)
 
     def collate(self, samples: Any) -> Any:

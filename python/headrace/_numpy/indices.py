@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace._base import lookup
+from headrace._options.settings import keys_samples
 from headrace.sampling import _exact, _sampler_state
 from headrace.sampling._epoch_indices import (
     REPLAY,
@@ -76,7 +77,7 @@ def indices_of(loader: Loader) -> EpochIndices:
     indices = _indices_of(loader)
     indices.check_dataset(loader.dataset)
     indices.is_batched = loader._batched
-    indices.counts_draws = loader.rng == "sample"
+    indices.counts_draws = keys_samples(loader.rng, loader.sample_threads)
     return indices
 
 

@@ -26,6 +26,7 @@ from headrace._numpy.in_process import InProcessIterator
 from headrace._numpy.iterator import WorkerIterator
 from headrace._options import Options
 from headrace._ranks import callers, worker_count
+from headrace._samples import shareable
 from headrace.sampling._epoch import Last, core_tasks
 from headrace.sampling._epoch_indices import count_batches
 from headrace.sampling._plan import Plan
@@ -100,6 +101,7 @@ class Loader(Options):
         compare_ranks: bool = Options.compare_ranks,
         steps_per_epoch: int | None = Options.steps_per_epoch,
         threads: int | str = Options.threads,
+        sample_threads: int = Options.sample_threads,
         cache: int | str | bool | None = Options.cache,
         freeze: bool = Options.freeze,
         repair: str | None = Options.repair,
@@ -300,6 +302,8 @@ class Loader(Options):
         return self._begin_samples(any_loader) if self._is_iterable else self._begin_indices(any_loader)
 
     def _begin_indices(self, any_loader: AsAnyLoader) -> Any:
+        if self.num_workers == 0:
+            shareable.check(self.dataset, any_loader.settings())
         beginning = Beginning(any_loader)
         epoch = beginning.begin(core_tasks)
         watch = ranks.watch_of(any_loader, epoch)
@@ -358,6 +362,8 @@ class Loader(Options):
         `state` ("first", "more", "again", "fewer": what is tried; "rest"), `advice` (None, or a text that
         num_workers=0 would be faster), and the newest 64 `tries`, oldest first: `workers`, `why` (a state), `kept`,
         `batches_per_s`, `noise` (its standard error, as a share), `wait` (of the time, for workers), `seconds`.
+        With sample_threads: `sample_threads`, with `threads`, `at_a_time` (the most samples that a worker has to make,
+        or None) and `advice` ("", or what to change if that is fewer).
         `private_grown_bytes` (0 except in `headrace doctor`), and `per_worker`: `pid`, `is_alive`, `starts`, `batches`,
         seconds `waiting_s` for tasks, `fetching_s` in the dataset, `collating_s`, `rss_bytes`. With the option cache,
         `cache` has what headrace.cache_samples reports. `rows` is the class of the dataset if whole batches are
@@ -366,9 +372,9 @@ class Loader(Options):
         If the batch sampler is a headrace.Plan for several ranks, there is also `ranks`, a text that says which rank
         this is, what says so, and how it is compared with the others.
 
-        With num_workers=0 there is a report only with cache or rows, or if `rng`, `on_bad_sample` or `retries` makes
-        samples one by one. It has `seed`, `workers`, `batches`, `skipped`, `bad_samples` and `retried`. Raises
-        RuntimeError if there is no report, and before the first iteration."""
+        With num_workers=0 there is a report only with cache or rows, or if `rng`, `on_bad_sample`, `retries` or
+        `sample_threads` makes samples one by one. It has `seed`, `workers`, `batches`, `skipped`, `bad_samples` and
+        `retried`. Raises RuntimeError if there is no report, and before the first iteration."""
         return self._kept.report(AsAnyLoader(self))
 
     def __getstate__(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from headrace._base import lookup, units
 _MIN_LIMIT = 64 << 10  # COMMIT_STEP of the extension; the first task takes this much; a test compares
 AUTO = "auto"  # a value of the options threads and cache
 _LEAST_CACHE = 1 << 20  # SAMPLES_LEAST_BYTES of the extension; a test compares
+_MOST_SAMPLE_THREADS = 1024
 _MOST_THREADS = 256  # IMAGE_MOST_THREADS of the extension; a test compares
 
 
@@ -146,6 +147,11 @@ def check_threads(name: str, value: Any) -> None:
         raise TypeError(message)
     if isinstance(value, str) or not 1 <= operator.index(value) <= _MOST_THREADS:
         raise ValueError(message)
+
+
+def check_sample_threads(name: str, value: Any) -> None:
+    if not 1 <= check_count(name, value) <= _MOST_SAMPLE_THREADS:
+        raise ValueError(f"{name} should be from 1 to {_MOST_SAMPLE_THREADS}, but got {value!r}")
 
 
 def check_device(name: str, value: Any) -> None:

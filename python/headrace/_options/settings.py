@@ -34,6 +34,11 @@ def own_values(loader: Any) -> Mapping[str, Any]:
     return vars(loader) if isinstance(loader, Options) else {}
 
 
+def keys_samples(rng: str, sample_threads: int) -> bool:
+    """Returns True if random numbers belong to each sample: it is seeded, or may ask for them (sample_generator)."""
+    return rng == "sample" or sample_threads != 1
+
+
 def is_given(name: str, value: Any) -> bool:
     """Returns True if the value of an option is not the default."""
     return type(value) is not type(DEFAULTS[name]) or value != DEFAULTS[name]
@@ -123,11 +128,16 @@ class Settings(Options):
     @property
     def is_per_sample(self) -> bool:
         """Returns True if headrace makes the samples one by one, instead of a fetcher that makes a whole batch."""
-        return self.rng == "sample" or self.on_bad_sample != "raise" or self.retries > 0
+        return self.rng == "sample" or self.on_bad_sample != "raise" or self.retries > 0 or self.sample_threads > 1
+
+    @property
+    def is_keyed(self) -> bool:
+        """Returns True if random numbers belong to each sample."""
+        return keys_samples(self.rng, self.sample_threads)
 
     def seeding(self, seed: int, epoch: int) -> tuple[int, int] | None:
-        """Returns seed and epoch if each sample has its own random numbers, else None."""
-        return (seed, epoch) if self.rng == "sample" else None
+        """Returns seed and epoch if random numbers belong to each sample, else None."""
+        return (seed, epoch) if self.is_keyed else None
 
     # ---- what only the trainer reads ----
 

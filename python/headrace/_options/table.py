@@ -176,6 +176,19 @@ class Options:
         local ranks.""",
         numpy="It has no effect here, because images.native makes torch's tensors.",
     )
+    sample_threads: int = _row(
+        1,
+        checks.check_sample_threads,
+        """how many samples of a map-style dataset each worker, or with num_workers=0 this process, makes at a
+        time, each in a thread: for datasets that wait for a disk, a network or a database. In a worker, samples
+        of the next batches that it was given are begun early, so give a `prefetch_factor` with which batch_size
+        * prefetch_factor is not less. Batches, their order and exceptions are as without threads. Several
+        threads call the dataset: open files, generators of random numbers and the like that they would share
+        are refused where they are found, and random numbers come from headrace.sample_generator. See
+        docs/guides/slow.md.""",
+        torch="A dataset with a __getitems__ of its own is refused.",
+        iterable="sample_threads= needs a map-style dataset (one with __getitem__), but this dataset is iterable",
+    )
     cache: int | str | bool | None = _row(
         None,
         checks.check_cache,

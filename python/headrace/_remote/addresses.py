@@ -7,12 +7,22 @@ import hashlib
 import re
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
-SCHEMES = ("https", "http", "s3")
+BUCKETS = ("s3", "gs", "az")  # obstore reads them
+LISTED = (*BUCKETS, "hf")  # of which a pattern lists objects; no character of their URLs begins a query, or is a secret
 _NAME_DIGITS = 32
 _MARK_DIGITS = 8
-_URL = re.compile(r"(?:https?|s3)://")
+_URL = re.compile(r"(?:https?|s3|gs|az|hf)://")
+BEGINS = "https://, http://, s3://, gs://, az:// or hf://"
+HUB = "huggingface.co"
+_KINDS = ("datasets", "models", "spaces")
+_HUB_URL = re.compile(
+    r"(?P<repo>hf://(?:(?:datasets|models|spaces)/)?[^/@]+/[^/@]+)"
+    r"(?:@(?P<revision>refs/(?:convert|pr)/[^/]+|[^/]+))?(?P<file>/.*)?",
+    re.DOTALL,
+)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _UNSAFE = re.compile(r"[\x00-\x20\x7f]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -29,36 +39,67 @@ def is_remote(path: Any) -> bool:
     return isinstance(path, str) and _URL.match(path) is not None
 
 
+def is_listed(url: str) -> bool:
+    """Returns True for a URL of a bucket or of the hub, whose objects can be listed."""
+    return url.partition("://")[0] in LISTED
+
+
 @dataclass(frozen=True)
 class Address:
     """The parts of a URL. shown: without user, password, query and fragment. path: the same, with a mark if there is a
-    part of the query, or an endpoint, that makes it another object."""
+    part of the query, or an endpoint, that makes it another object. kept: the path that names what is kept, which is
+    the same for all revisions of a file of the hub."""
 
     url: str
     scheme: str
     host: str
     shown: str
     path: str
+    kept: str
 
 
 def parse(url: str, endpoint: str = "") -> Address:
     """Returns the parts of a URL. Raises ValueError, without the URL, which may have secrets."""
     if not is_remote(url):
-        raise ValueError("a URL should begin with https://, http:// or s3://")
-    if _CONTROL.search(url) or (not url.startswith("s3:") and _UNSAFE.search(url)):
+        raise ValueError(f"a URL should begin with {BEGINS}")
+    if _CONTROL.search(url) or (not is_listed(url) and _UNSAFE.search(url)):
         raise ValueError("a URL has a space or a control character; write them as %20 and the like")
+    if is_listed(url):  # a key may have any characters: nothing in it is a query
+        return _parse_listed(url, endpoint)
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     if not host:
-        raise ValueError("a URL has no host or no bucket")
-    if parts.scheme == "s3":  # a key may have any characters: nothing in it is a query
-        shown = path = url
-        mark = _digest(endpoint, _MARK_DIGITS) if endpoint else ""
-    else:
-        shown = path = f"{parts.scheme}://{host}{parts.path}"
-        counts = sorted(pair for pair in parse_qsl(parts.query, True) if not _SIGNATURE.fullmatch(pair[0]))
-        mark = _digest(repr(counts), _MARK_DIGITS) if counts else ""
-    return Address(url, parts.scheme, host, shown, f"{path}?{mark}" if mark else path)
+        raise ValueError("a URL has no host")
+    shown = f"{parts.scheme}://{host}{parts.path}"
+    counts = sorted(pair for pair in parse_qsl(parts.query, True) if not _SIGNATURE.fullmatch(pair[0]))
+    path = _with_mark(shown, repr(counts) if counts else "")
+    return Address(url, parts.scheme, host, shown, path, path)
+
+
+def _parse_listed(url: str, endpoint: str) -> Address:
+    scheme, _, rest = url.partition("://")
+    host, kept = rest.partition("/")[0], url
+    if scheme == "hf":
+        place = hub_place(url)
+        kept = f"hf://{place.kind}/{place.repo}/{place.file}"
+        host = urlsplit(endpoint).netloc or HUB
+    if not host or "@" in rest.partition("/")[0]:
+        raise ValueError("a URL has no bucket, or an @ in its name")
+    return Address(url, scheme, host, url, _with_mark(url, endpoint), _with_mark(kept, endpoint))
+
+
+_MARK = re.compile(rf"\?[0-9a-f]{{{_MARK_DIGITS}}}\Z")
+
+
+def without_mark(path: str) -> str:
+    """Returns the path of a file without what is not of its name: the mark of an object, or the query of a URL."""
+    if not is_remote(path):
+        return path
+    return _MARK.sub("", path) if is_listed(path) else path.partition("?")[0]
+
+
+def _with_mark(path: str, counts: str) -> str:
+    return f"{path}?{_digest(counts, _MARK_DIGITS)}" if counts else path
 
 
 def _digest(text: str, digits: int) -> str:
@@ -67,12 +108,49 @@ def _digest(text: str, digits: int) -> str:
 
 def name_of(address: Address, size: int, version: str) -> str:
     """Returns the name of the file that has what is kept of an object."""
-    return _digest("\n".join((address.path, str(size), version)), _NAME_DIGITS)
+    return _digest("\n".join((address.kept, str(size), version)), _NAME_DIGITS)
+
+
+# ---- the hub ----
+
+
+@dataclass(frozen=True)
+class HubPlace:
+    """A file of a repository of the hub. kind: "datasets", "models" or "spaces". repo: OWNER/NAME. revision: a branch,
+    a tag or a commit. file: its path; "": the repository."""
+
+    kind: str
+    repo: str
+    revision: str
+    file: str
+
+
+def hub_place(url: str) -> HubPlace:
+    """Returns what an address of the hub names. Raises ValueError."""
+    match = _HUB_URL.fullmatch(url)
+    words = match["repo"].removeprefix("hf://").split("/") if match else []
+    if match is None or len(words) < 2 or (words[0] in _KINDS and len(words) < 3):
+        raise ValueError("a URL of the hub should be hf://datasets/OWNER/NAME[@REVISION]/PATH, or hf://models/...")
+    kind = words[0] if len(words) == 3 else "models"
+    revision = unquote(match["revision"] or "main")
+    return HubPlace(kind, "/".join(words[-2:]), revision, (match["file"] or "/")[1:])
+
+
+def split_hub(url: str) -> tuple[str, str]:
+    """Returns the repository of an address of the hub, with its revision, and the rest."""
+    match = _HUB_URL.fullmatch(url)
+    head = len(url) - len(match["file"] or "") if match else len(url)
+    return url[:head], url[head:]
+
+
+def is_commit(revision: str) -> bool:
+    return _COMMIT.fullmatch(revision) is not None
 
 
 # ---- versions ----
 
 ETAG, WEAK, MODIFIED, SIZE = "etag:", "weak:", "modified:", "size"
+SHA256, GIT = "sha256:", "git:"  # of the hub: of the contents
 
 
 def version_of(etag: str | None, modified: str | None, wanted: str | None) -> str | None:

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads objects in buckets, and lists them, with obstore. The checks of an answer are ours: obstore takes the bytes of
-another version or fewer bytes without an error.
+"""Reads objects in buckets of S3, Google and Azure, and lists them, with obstore. The checks of an answer are ours:
+obstore takes the bytes of another version or fewer bytes without an error.
+
+Each set of settings, with the variables of the process that asks, has a store of its own for each bucket: the accounts
+of two jobs do not mix. A store is made again before its credentials end, and once if a server says that they have
+expired.
 
 obstore does not try again here: the fetcher does, for all its sources in one way. The texts of its exceptions have
 signatures, so only their classes and the status in them are used.
@@ -10,30 +14,46 @@ from __future__ import annotations
 
 import errno
 import importlib
+import math
 import re
 import threading
-from collections.abc import Iterator, Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from headrace._remote import addresses, failures, settings
+from headrace._base.help_key import help_on
+from headrace._remote import accounts, addresses, failures, https, settings
+from headrace._remote.accounts import Account
 from headrace._remote.addresses import Address
 from headrace._remote.failures import Failed, Passing
 from headrace._remote.https import Found
 
+Result = TypeVar("Result")
+
 LISTED_AT_ONCE = 1000
-_KEYS = ("access_key_id", "secret_access_key", "session_token", "region")
-_FROM_ENVIRONMENT = {
-    "access_key_id": ("AWS_ACCESS_KEY_ID",),
-    "secret_access_key": ("AWS_SECRET_ACCESS_KEY",),
-    "session_token": ("AWS_SESSION_TOKEN",),
-    "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
-}
+_CLASSES = {"s3": "S3Store", "gs": "GCSStore", "az": "AzureStore"}
 _DEFAULT_REGION = "us-east-1"
+_EARLY_S = 300.0  # before their end, other credentials are asked for
+_RENEWED_S = 60.0  # for which new credentials that a server refuses are not asked for again
 _STATUS = re.compile(r"status code: (\d{3})\b")
 _PASSING = (408, 425, 429, 500, 502, 503, 504, 509)
 _EXPIRED = ("ExpiredToken", "TokenRefreshRequired", "RequestExpired", "ExpiredTokenException")
 
-_stores: dict[tuple[str, str], Any] = {}
+
+@dataclass
+class _Store:
+    """A store of obstore. end_s: time.monotonic() after which another one is made. renewed_s: when it was made because
+    a server said that the credentials of the one before had expired."""
+
+    store: Any
+    account: Account
+    end_s: float | None
+    renewed_s: float = -math.inf
+
+
+_stores: dict[tuple[str, str, str], _Store] = {}
+_locks: dict[tuple[str, str, str], threading.Lock] = {}
 _lock = threading.Lock()
 
 
@@ -53,98 +73,136 @@ def split(address: Address) -> tuple[str, str]:
     return bucket, key
 
 
-def _store_of(bucket: str, text: str, given: Mapping[str, Any]) -> Any:
+# ---- stores ----
+
+
+def _store_of(address: Address, bucket: str, text: str, given: Mapping[str, Any], old: _Store | None = None) -> _Store:
+    """Returns the store of a bucket with these settings. old: one whose credentials have expired."""
+    key = (address.scheme, bucket, text)
     with _lock:
-        store = _stores.get((bucket, text))
-        if store is None:
-            store = _stores[bucket, text] = _make_store(bucket, given)
-        return store
+        lock = _locks.setdefault(key, threading.Lock())
+    with lock:  # credentials are asked for once
+        found = _stores.get(key)
+        now = time.monotonic()
+        if found is None or found is old or (found.end_s is not None and found.end_s < now):
+            account = accounts.find(address.scheme, given)
+            left_s = None if account.ends_s is None else account.ends_s - time.time()
+            end_s = None if left_s is None else now + max(left_s - _EARLY_S, left_s / 2, 1.0)
+            renewed_s = now if old is not None and found is old else -math.inf
+            found = _stores[key] = _Store(_make_store(address, bucket, given, account), account, end_s, renewed_s)
+        return found
 
 
-def _make_store(bucket: str, given: Mapping[str, Any]) -> Any:
+def _make_store(address: Address, bucket: str, given: Mapping[str, Any], account: Account) -> Any:
     try:
-        obstore = need_obstore()
+        need_obstore()
         store_module = importlib.import_module("obstore.store")
     except ImportError as error:
         raise Failed(errno.ENOSYS, f"remote: {error}") from None
-    del obstore
-    config = _config_of(given)
-    endpoint = settings.endpoint_of(given)
-    options: dict[str, Any] = {
-        "timeout": "600s",
-        "read_timeout": f"{_timeout_of(given):.0f}s",
-        "connect_timeout": "10s",
-    }
-    if endpoint.startswith("http://"):
-        host = endpoint.removeprefix("http://").partition("/")[0].rpartition(":")[0]
-        if not given.get("allow_http") and host not in ("127.0.0.1", "localhost", "[::1]"):
-            raise Failed(
-                errno.EPERM, 'remote: the endpoint is not encrypted; use https, or storage={"allow_http": True}'
-            )
-        options["allow_http"] = True
-    if endpoint:
-        config["endpoint"] = endpoint
+    config = {**account.config, **_config_of(address.scheme, given, account), **given.get("config", {})}
+    options = _options_of(address, given)
+    make = getattr(store_module, _CLASSES[address.scheme])
     try:
-        return store_module.S3Store(bucket, client_options=options, retry_config={"max_retries": 0}, **config)
+        return make(bucket, client_options=options, retry_config={"max_retries": 0}, **config)
     except Exception as error:
         raise Failed(
-            errno.EINVAL, f"remote: the settings of the bucket {bucket} are not valid ({type(error).__name__})"
+            errno.EINVAL,
+            f"remote: the settings of the bucket {bucket}, or {account.kind}, are not valid ({type(error).__name__})",
         ) from None
 
 
-def _timeout_of(given: Mapping[str, Any]) -> float:
-    return max(1.0, float(given.get("timeout_s", settings.TIMEOUT_S)))
-
-
-def _config_of(given: Mapping[str, Any]) -> dict[str, Any]:
+def _config_of(scheme: str, given: Mapping[str, Any], account: Account) -> dict[str, Any]:
+    """Returns where a bucket is, in obstore's settings."""
+    endpoint = settings.endpoint_of(given, scheme)
+    if scheme == "gs":
+        return {"base_url": endpoint} if endpoint else {}
+    if scheme == "az":
+        name = settings.azure_account(given)
+        if not name:
+            raise Failed(
+                errno.EINVAL,
+                "remote: a container of Azure needs the name of its storage account: "
+                'storage={"account_name": ...}, or AZURE_STORAGE_ACCOUNT_NAME' + help_on("remote-credentials"),
+            )
+        return {"account_name": name, **({"endpoint": endpoint} if endpoint else {})}
     environment = given.get("environment", {})
-    found: dict[str, Any] = {}
-    has_own_keys = any(key in given for key in ("access_key_id", "secret_access_key", "session_token"))
-    for key in _KEYS:
-        if key in given:
-            found[key] = given[key]
-            continue
-        if has_own_keys and key != "region":
-            continue  # the keys of two accounts do not belong together
-        value = next((environment[name] for name in _FROM_ENVIRONMENT[key] if name in environment), None)
-        if value:
-            found[key] = value
-    found.setdefault("region", _DEFAULT_REGION)
-    if given.get("anonymous") or "access_key_id" not in found:
-        found["skip_signature"] = True
-        for key in ("access_key_id", "secret_access_key", "session_token"):
-            found.pop(key, None)
-    return {**found, **given.get("config", {})}
+    region = given.get("region") or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+    return {"region": region or account.region or _DEFAULT_REGION, **({"endpoint": endpoint} if endpoint else {})}
 
 
-def _describe_credentials(given: Mapping[str, Any]) -> str:
-    if given.get("anonymous"):
-        return 'no credentials (storage={"anonymous": True})'
-    if "access_key_id" in given:
-        return "the keys of storage="
-    environment = given.get("environment", {})
-    if "AWS_ACCESS_KEY_ID" in environment:
-        kind = ", with a session token" if "AWS_SESSION_TOKEN" in environment else ""
-        return f"the keys of the environment (AWS_ACCESS_KEY_ID{kind})"
-    return "no credentials; give keys in storage= or the environment. They are in no pickle except for workers"
+def _options_of(address: Address, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of connections: times, proxies and certificates."""
+    endpoint = settings.endpoint_of(given, address.scheme) or "https://"
+    https.check_encryption(f"the endpoint of {address.shown}", endpoint, given)
+    options: dict[str, Any] = {
+        "timeout": "600s",
+        "read_timeout": f"{max(1.0, float(given.get('timeout_s', settings.TIMEOUT_S))):.0f}s",
+        "connect_timeout": "10s",
+    }
+    if endpoint.startswith("http://"):
+        options["allow_http"] = True
+    return options | https.proxy_options(endpoint, given)
 
 
-def _judge(address: Address, given: Mapping[str, Any], error: Exception) -> Exception:
+# ---- errors ----
+
+
+def _ask(
+    address: Address, bucket: str, text: str, given: Mapping[str, Any], request: Callable[[Any], Result]
+) -> Result:
+    """Returns request(store). If the server says that the credentials have expired, others are asked for, once."""
+    store = _store_of(address, bucket, text, given)
+    try:
+        return request(store.store)
+    except (Failed, Passing):
+        raise
+    except Exception as error:
+        is_second = time.monotonic() - store.renewed_s < _RENEWED_S
+        if is_second or not (store.account.is_renewed and _has_expired(error)):
+            raise _judge(address, store.account, error) from None
+    store = _store_of(address, bucket, text, given, old=store)
+    try:
+        return request(store.store)
+    except (Failed, Passing):
+        raise
+    except Exception as error:
+        raise _judge(address, store.account, error) from None
+
+
+def _status_of(error: Exception) -> int:
+    found = _STATUS.search(str(error))
+    return int(found[1]) if found else 0
+
+
+def _is_of_service(error: Exception) -> bool:
+    """Returns True for a failure of the service that gives obstore credentials. Only it is asked by POST."""
+    return "Error performing POST " in str(error)
+
+
+def _has_expired(error: Exception) -> bool:
+    text = str(error)
+    if _is_of_service(error):
+        return False
+    if any(f"<Code>{code}</Code>" in text for code in _EXPIRED):
+        return True
+    return type(error).__name__ == "UnauthenticatedError" or _status_of(error) == 401
+
+
+def _judge(address: Address, account: Account, error: Exception) -> Exception:
     """Returns our exception for one of obstore, whose text is not passed on."""
-    kind, text = type(error).__name__, str(error)
-    found = _STATUS.search(text)
-    status = int(found[1]) if found else 0
-    expired = any(f"<Code>{code}</Code>" in text for code in _EXPIRED)
+    kind, status = type(error).__name__, _status_of(error)
+    if _is_of_service(error):
+        return accounts.judge(account.kind, status)
     if isinstance(error, FileNotFoundError) or kind == "NotFoundError":
         return failures.is_absent(address.shown, 404)
-    if expired:
-        return failures.is_refused(address.shown, status or 403, _describe_credentials(given) + ", which have expired")
+    if any(f"<Code>{code}</Code>" in str(error) for code in _EXPIRED):
+        return failures.is_refused(address.shown, status or 403, account.kind + ", which have expired")
     if (
         kind in ("PermissionDeniedError", "UnauthenticatedError")
         or isinstance(error, PermissionError)
         or status in (401, 403)
     ):
-        return failures.is_refused(address.shown, status or 403, _describe_credentials(given))
+        return failures.is_refused(address.shown, status or 403, account.kind)
     if kind == "PreconditionError" or status == 412:
         return failures.is_replaced(address.shown, "the store has another version of it (status 412)")
     if status == 416:
@@ -164,41 +222,60 @@ def _judge(address: Address, given: Mapping[str, Any], error: Exception) -> Exce
 def look(address: Address, text: str, given: Mapping[str, Any]) -> Found:
     """Asks for size and version of an object. Raises Failed and Passing."""
     bucket, key = split(address)
-    store = _store_of(bucket, text, given)
-    try:
-        meta = need_obstore().head(store, key)
-    except Exception as error:
-        raise _judge(address, given, error) from None
+
+    def request(store: Any) -> Any:
+        try:
+            return need_obstore().head(store, key)
+        except Exception as error:
+            if _status_of(error) != 400:
+                raise
+        return need_obstore().get(store, key).meta  # an answer to HEAD does not say why: S3's to expired keys is 400
+
+    meta = _ask(address, bucket, text, given, request)
     return Found(int(meta["size"]), _version(address, meta, given), b"")
 
 
 def _version(address: Address, meta: Mapping[str, Any], given: Mapping[str, Any]) -> str:
-    version = addresses.version_of(meta.get("e_tag"), _time_of(meta), given.get("version"))
+    version = addresses.version_of(_etag_of(address, meta), _time_of(meta), given.get("version"))
     if version is None:
         raise failures.is_unusable(address.shown, "the store gives it neither an ETag nor a time")
     return version
 
 
+def _etag_of(address: Address, meta: Mapping[str, Any]) -> str | None:
+    """Returns the ETag of an object. Azure's listing has it without the quotes of its other answers."""
+    etag = meta.get("e_tag")
+    return f'"{etag}"' if etag and address.scheme == "az" and '"' not in etag else etag
+
+
 def _time_of(meta: Mapping[str, Any]) -> str | None:
     """Returns the time of an object; None: the store gives none, for which obstore gives 1970."""
-    time = meta.get("last_modified")
-    return time.isoformat() if time is not None and time.timestamp() > 0 else None
+    moment = meta.get("last_modified")
+    return moment.isoformat() if moment is not None and moment.timestamp() > 0 else None
 
 
 def read(address: Address, text: str, given: Mapping[str, Any], version: str, size: int, at: int, count: int) -> Any:
     """Returns the bytes [at, at + count) of an object of this version and size. Raises Failed and Passing."""
     bucket, key = split(address)
-    store = _store_of(bucket, text, given)
     options: dict[str, Any] = {"range": (at, at + count)}
     etag = addresses.strong_etag(version)
     if etag is not None:
         options["if_match"] = etag
-    try:
+
+    def request(store: Any) -> Any:
         answer = need_obstore().get(store, key, options=options)
-        meta, found, attributes = answer.meta, answer.range, dict(answer.attributes)
-    except Exception as error:
-        raise _judge(address, given, error) from None
-    if not addresses.is_same_version(version, meta.get("e_tag"), _time_of(meta)):
+        _check_answer(address, answer, version, size, at, count)
+        return answer.bytes()
+
+    data = _ask(address, bucket, text, given, request)
+    if len(data) != count:
+        raise Passing(f"{len(data):,} bytes instead of {count:,}")
+    return data
+
+
+def _check_answer(address: Address, answer: Any, version: str, size: int, at: int, count: int) -> None:
+    meta, found, attributes = answer.meta, answer.range, dict(answer.attributes)
+    if not addresses.is_same_version(version, _etag_of(address, meta), _time_of(meta)):
         raise failures.is_replaced(address.shown, "the store has another version of it")
     if int(meta["size"]) != size:
         raise failures.is_replaced(address.shown, f"it had {size:,} bytes, and now has {int(meta['size']):,}")
@@ -206,30 +283,30 @@ def read(address: Address, text: str, given: Mapping[str, Any], version: str, si
         raise failures.is_unusable(address.shown, "it is stored with a Content-Encoding; store it without")
     if tuple(found) != (at, at + count):
         raise Passing(f"bytes {found[0]}-{found[1]} instead of {at}-{at + count}")
+
+
+def _address_of(url: str, given: Mapping[str, Any]) -> Address:
     try:
-        data = answer.bytes()
-    except Exception as error:
-        raise _judge(address, given, error) from None
-    if len(data) != count:
-        raise Passing(f"{len(data):,} bytes instead of {count:,}")
-    return data
+        return settings.address_of(url, given)
+    except ValueError as error:
+        raise Failed(errno.EINVAL, f"remote: {url!r}: {error}") from None
 
 
-def list_objects(address: Address, text: str, given: Mapping[str, Any]) -> Iterator[tuple[str, Found]]:
-    """Yields the URLs of the objects whose keys begin with that of an address, in the order of the store, with their
+def list_objects(address: Address, text: str, given: Mapping[str, Any]) -> list[tuple[str, Found]]:
+    """Returns the URLs of the objects whose keys begin with that of an address, in the order of the store, with their
     sizes and versions. A prefix that ends in the middle of a name is cut, because obstore knows whole names only."""
     bucket, _, prefix = address.url.partition("://")[2].partition("/")
     folder = prefix[: prefix.rfind("/") + 1]
-    store = _store_of(bucket, text, given)
-    try:
+
+    def request(store: Any) -> list[tuple[str, Found]]:
+        found = []
         for page in need_obstore().list(store, prefix=folder or None, chunk_size=LISTED_AT_ONCE):
             for meta in page:
                 key = str(meta["path"])
                 is_folder = key.endswith("/") and not meta["size"]
                 if key.startswith(prefix) and not is_folder:
-                    one = addresses.parse(f"s3://{bucket}/{key}", settings.endpoint_of(given))
-                    yield one.url, Found(int(meta["size"]), _version(one, meta, given), b"")
-    except (Failed, ValueError):
-        raise
-    except Exception as error:
-        raise _judge(address, given, error) from None
+                    url = f"{address.scheme}://{bucket}/{key}"
+                    found.append((url, Found(int(meta["size"]), _version(_address_of(url, given), meta, given), b"")))
+        return found
+
+    return _ask(address, bucket, text, given, request)

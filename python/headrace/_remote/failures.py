@@ -28,8 +28,9 @@ class Passing(Exception):
         self.wait_s = wait_s
 
 
-def is_absent(shown: str, status: int) -> Failed:
-    return Failed(errno.ENOENT, f"remote: {shown} does not exist (status {status})" + help_on("remote-absent"))
+def is_absent(shown: str, status: int, why: str = "") -> Failed:
+    more = f"{why}; status {status}" if why else f"status {status}"
+    return Failed(errno.ENOENT, f"remote: {shown} does not exist ({more})" + help_on("remote-absent"))
 
 
 def is_refused(shown: str, status: int, credentials: str) -> Failed:

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from headrace import _core
 from headrace._base.units import size_of
-from headrace._remote import addresses, buckets, failures, https, settings
+from headrace._remote import addresses, buckets, failures, https, hub, settings
 from headrace._remote.addresses import Address
 from headrace._remote.failures import Failed, Passing
 from headrace._remote.https import Found
@@ -100,13 +100,19 @@ def _retry(wait: Wait, address: Address, most_s: float, request: Callable[[], Re
 # ---- jobs ----
 
 
+def _reader_of(address: Address) -> Any:
+    """Returns the module that reads an object: it has look, read and, for what can be listed, list_objects."""
+    if address.scheme in addresses.BUCKETS:
+        return buckets
+    return hub if address.scheme == "hf" else https
+
+
 def read_part(url: str, version: str, text: str, size: int, at: int, count: int) -> Any:
     """Returns a part of an object."""
     given = json.loads(text)
-    address = addresses.parse(url, settings.endpoint_of(given))
-    if address.scheme == "s3":
-        return retry(address, given, lambda: buckets.read(address, text, given, version, size, at, count))
-    return retry(address, given, lambda: https.read(address, given, version, size, at, count))
+    address = settings.address_of(url, given)
+    reader = _reader_of(address)
+    return retry(address, given, lambda: reader.read(address, text, given, version, size, at, count))
 
 
 class Looks:
@@ -118,15 +124,12 @@ class Looks:
 
     def look(self, url: str, text: str) -> tuple[Address, Found]:
         given = json.loads(text)
-        address = addresses.parse(url, settings.endpoint_of(given))
+        address = settings.address_of(url, given)
         known = self._known.get((url, text))
         if known is not None and known[0] > time.monotonic():
             return address, known[1]
-        if address.scheme == "s3":
-            found = retry(address, given, lambda: buckets.look(address, text, given))
-        else:
-            found = retry(address, given, lambda: https.look(address, given))
-            self._keep(address, text, found)
+        found = retry(address, given, lambda: _reader_of(address).look(address, text, given))
+        self._keep(address, text, found)
         self.note(url, text, found)
         return address, found
 
@@ -168,14 +171,18 @@ def _look_line(url: str, text: str) -> str:
 
 def answer_call(lines: list[str]) -> str:
     """Answers a call. "look", settings, URLs: a line for each, see take_line in src/remote/known.c. "list", settings,
-    the begin of a URL: for each object its URL, size and version, between tabs. "status": JSON, see Fetcher.look."""
+    the begin of a URL: for each object its URL, size and version, between tabs. "pin", settings, a URL of the hub: the
+    same with a commit. "status": JSON, see Fetcher.look."""
     if lines == ["status"]:
         return json.dumps(_looks.fetcher.look())
-    if len(lines) < 3 or lines[0] not in ("look", "list"):
+    if len(lines) < 3 or lines[0] not in ("look", "list", "pin"):
         raise Failed(errno.EPROTO, "remote: the fetcher received an unknown call")
     text = lines[1]
-    if lines[0] == "list":
-        return _list(lines[2], text)
+    if lines[0] != "look":
+        try:
+            return (_list if lines[0] == "list" else _pin)(lines[2], text)
+        except ValueError as error:
+            raise Failed(errno.EINVAL, f"remote: {error}") from None
     if len(lines) == 3:
         return _look_line(lines[2], text) + "\n"
     with ThreadPoolExecutor(min(_LOOKS, len(lines) - 2)) as pool:
@@ -184,15 +191,21 @@ def answer_call(lines: list[str]) -> str:
 
 def _list(url: str, text: str) -> str:
     given = json.loads(text)
-    address = addresses.parse(url, settings.endpoint_of(given))
+    address = settings.address_of(url, given)
 
     def list_all() -> list[str]:
         found = []
-        for one, meta in buckets.list_objects(address, text, given):
+        for one, meta in _reader_of(address).list_objects(address, text, given):
             found.append(f"{one}\t{meta.size}\t{meta.version}")
         return found
 
     return "\n".join(retry(address, given, list_all))
+
+
+def _pin(url: str, text: str) -> str:
+    given = json.loads(text)
+    address = settings.address_of(url, given)
+    return retry(address, given, lambda: hub.pin(address, text, given))
 
 
 def do_job(fetcher: Any, job: tuple[Any, ...]) -> None:
@@ -296,8 +309,7 @@ def main(words: list[str] | None = None) -> int:
     folder = os.path.abspath(words[0])
     _close_inherited()
     os.chdir("/")
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        del os.environ[name]  # of the program that started this process; each request has its own
+    settings.forget_environment()
     try:
         quota = quota_of(os.environ.get("HEADRACE_REMOTE_QUOTA"))
     except ValueError as error:

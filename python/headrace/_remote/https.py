@@ -25,16 +25,17 @@ from headrace._remote.addresses import Address
 from headrace._remote.failures import Failed, Passing
 
 HEAD_BYTES = 65536
-_MOST_REDIRECTS = 5
+MOST_REDIRECTS = 5
 _MOST_CONNECTIONS = 8  # of a thread
 _WHOLE_BYTES = 16 << 20  # of an object that is read as a whole if the server does not give parts
 _READ_BYTES = 1 << 20
-_REDIRECTS = (301, 302, 303, 307, 308)
+REDIRECTS = (301, 302, 303, 307, 308)
 _PASSING = (408, 425, 429, 500, 502, 503, 504, 509, 520, 521, 522, 523, 524, 529)
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _UNSATISFIED = re.compile(r"bytes \*/(\d+)")
 _LOCAL = ("localhost", "127.0.0.1", "[::1]", "::1")
 _AGENT = "headrace"
+_NO_CERTIFICATES = "remote: SSL_CERT_FILE names no file with certificates"
 _SAFE = "/:?&=%@!$'()*+,;~#[]"
 
 _own = threading.local()
@@ -52,21 +53,23 @@ class Found:
 # ---- requests ----
 
 
-def check_address(address: Address, given: Mapping[str, Any]) -> None:
-    """Raises Failed for plain http to another machine, because the bytes could be changed on their way."""
-    host = urlsplit(address.url).hostname or ""
-    if address.scheme == "http" and not given.get("allow_http") and host not in _LOCAL:
+def check_encryption(shown: str, url: str, given: Mapping[str, Any]) -> None:
+    """Raises Failed for plain http to another machine, because the bytes could be changed on their way. shown: what is
+    not encrypted, for the message."""
+    parts = urlsplit(url)
+    if parts.scheme == "http" and not given.get("allow_http") and parts.hostname not in _LOCAL:
         raise Failed(
             errno.EPERM,
-            f'remote: {address.shown} is not encrypted; use https, or storage={{"allow_http": True}}'
+            f'remote: {shown} is not encrypted; use https, or storage={{"allow_http": True}}'
             + help_on("remote-refused"),
         )
 
 
-def look(address: Address, given: Mapping[str, Any]) -> Found:
+def look(address: Address, text: str, given: Mapping[str, Any]) -> Found:
     """Asks for the first bytes of an object, and its size and version. It is a GET, because a URL that is signed for
     GET is refused for HEAD."""
-    check_address(address, given)
+    del text  # the reader of buckets finds its store by it
+    check_encryption(address.shown, address.url, given)
     with _request(address, given, {"Range": f"bytes=0-{HEAD_BYTES - 1}"}) as answer:
         _check_encoding(address, answer)
         etag, modified = answer.getheader("ETag"), answer.getheader("Last-Modified")
@@ -110,28 +113,38 @@ def _size_of(address: Address, answer: http.client.HTTPResponse) -> int:
     return size
 
 
-def read(address: Address, given: Mapping[str, Any], version: str, size: int, at: int, count: int) -> bytes:
+def read(address: Address, text: str, given: Mapping[str, Any], version: str, size: int, at: int, count: int) -> bytes:
     """Returns the bytes [at, at + count) of an object of this version and size. Raises Failed and Passing."""
-    check_address(address, given)
-    headers = {"Range": f"bytes={at}-{at + count - 1}"}
+    del text
+    check_encryption(address.shown, address.url, given)
+    headers = range_of(at, count)
     etag = addresses.strong_etag(version)
     if etag is not None:
         headers["If-Match"] = etag
     with _request(address, given, headers) as answer:
         _check_version(address, answer, version)
-        _check_encoding(address, answer)
-        if answer.status == 416:
-            raise failures.is_replaced(address.shown, "the part that is wanted is behind its end")
-        if answer.status == 200:
-            return _read_of_whole(address, answer, size, at, count)
-        found = _RANGE.fullmatch(answer.getheader("Content-Range", ""))
-        if found is None:
-            raise Passing("an answer that does not say which part it is")
-        if int(found[3]) != size:
-            raise failures.is_replaced(address.shown, f"it had {size:,} bytes, and now has {int(found[3]):,}")
-        if int(found[1]) != at or int(found[2]) != at + count - 1:
-            raise Passing(f"bytes {found[1]}-{found[2]} instead of {at}-{at + count - 1}")
-        return _read_exactly(answer, count)
+        return read_part(address, answer, size, at, count)
+
+
+def range_of(at: int, count: int) -> dict[str, str]:
+    return {"Range": f"bytes={at}-{at + count - 1}"}
+
+
+def read_part(address: Address, answer: http.client.HTTPResponse, size: int, at: int, count: int) -> bytes:
+    """Returns the part of an object of this size that an answer has, if it is the one that was asked for."""
+    _check_encoding(address, answer)
+    if answer.status == 416:
+        raise failures.is_replaced(address.shown, "the part that is wanted is behind its end")
+    if answer.status == 200:
+        return _read_of_whole(address, answer, size, at, count)
+    found = _RANGE.fullmatch(answer.getheader("Content-Range", ""))
+    if found is None:
+        raise Passing("an answer that does not say which part it is")
+    if int(found[3]) != size:
+        raise failures.is_replaced(address.shown, f"it had {size:,} bytes, and now has {int(found[3]):,}")
+    if int(found[1]) != at or int(found[2]) != at + count - 1:
+        raise Passing(f"bytes {found[1]}-{found[2]} instead of {at}-{at + count - 1}")
+    return _read_exactly(answer, count)
 
 
 def _read_of_whole(address: Address, answer: http.client.HTTPResponse, size: int, at: int, count: int) -> bytes:
@@ -189,14 +202,15 @@ def _check_encoding(address: Address, answer: http.client.HTTPResponse) -> None:
         )
 
 
-def _check_status(address: Address, given: Mapping[str, Any], answer: http.client.HTTPResponse) -> None:
+def check_status(address: Address, answer: http.client.HTTPResponse, credentials: str) -> None:
+    """Raises an error if an answer is one. credentials: which ones the request had, for the message."""
     status = answer.status
     if status in (200, 206, 412, 416):
         return
     if status in (404, 410):
         raise failures.is_absent(address.shown, status)
     if status in (401, 403, 407):
-        raise failures.is_refused(address.shown, status, _describe_credentials(address, given))
+        raise failures.is_refused(address.shown, status, credentials)
     if status in _PASSING:
         raise Passing(f"status {status}", _wait_of(answer.getheader("Retry-After", "")))
     raise failures.is_unusable(address.shown, f"the server answered with status {status}")
@@ -226,35 +240,60 @@ def _shorten(text: str) -> str:
 
 
 @contextlib.contextmanager
+def exchange(url: str, given: Mapping[str, Any], headers: dict[str, str]) -> Iterator[http.client.HTTPResponse]:
+    """Sends a GET. The connection is kept if the whole answer was read. given: proxies, certificates and timeouts."""
+    connection, key, answer = _send(url, given, headers)
+    try:
+        yield answer
+    except (OSError, http.client.HTTPException) as error:
+        raise Passing(_describe(error)) from None
+    finally:
+        if not answer.isclosed() or answer.will_close:
+            _close(key, connection)
+
+
+@contextlib.contextmanager
 def _request(address: Address, given: Mapping[str, Any], headers: dict[str, str]) -> Iterator[http.client.HTTPResponse]:
-    """Sends a GET and follows redirects. The connection is kept if the whole answer was read."""
-    url, is_first_host = address.url, True
-    for _ in range(_MOST_REDIRECTS + 1):
-        connection, key, answer = _send(url, given, headers, is_first_host)
-        try:
-            if answer.status in _REDIRECTS:
-                target = urljoin(url, answer.getheader("Location", ""))
-                _check_redirect(address, url, target)
-                is_first_host = is_first_host and _host_of(target) == _host_of(url)
-                url = target
-                answer.read(HEAD_BYTES)
-                continue
-            _check_status(address, given, answer)
-            yield answer
-            return
-        except (OSError, http.client.HTTPException) as error:
-            raise Passing(_describe(error)) from None
-        finally:
-            if not answer.isclosed() or answer.will_close:
-                _close(key, connection)
-    raise failures.is_unusable(address.shown, f"the server redirects more than {_MOST_REDIRECTS} times")
+    """Sends a GET and follows redirects. Another host gets no credentials."""
+    with follow(address, address.url, given, headers, _credentials(address.url, given)) as (_, answer):
+        check_status(address, answer, _describe_credentials(address, given))
+        yield answer
 
 
-def _check_redirect(address: Address, url: str, target: str) -> None:
+@contextlib.contextmanager
+def follow(
+    address: Address,
+    url: str,
+    given: Mapping[str, Any],
+    headers: dict[str, str],
+    credentials: dict[str, str],
+    stops: bool = False,
+) -> Iterator[tuple[str, http.client.HTTPResponse]]:
+    """Sends a GET and follows redirects. Gives the URL that has answered, and the answer. credentials: headers that the
+    first host gets only. stops: a redirect to another host is the answer, with the URL of that host."""
+    first_url = url
+    for _ in range(MOST_REDIRECTS + 1):
+        with exchange(url, given, {**headers, **credentials}) as answer:
+            if answer.status not in REDIRECTS:
+                yield url, answer
+                return
+            url = _target_of(address, url, answer)
+            answer.read(HEAD_BYTES)
+            if _host_of(url) != _host_of(first_url):
+                credentials = {}
+                if stops:
+                    yield url, answer
+                    return
+    raise failures.is_unusable(address.shown, f"the server redirects more than {MOST_REDIRECTS} times")
+
+
+def _target_of(address: Address, url: str, answer: http.client.HTTPResponse) -> str:
+    target = urljoin(url, answer.getheader("Location", ""))
     if not target.startswith(("https://", "http://")):
         raise failures.is_unusable(address.shown, "the server redirects to no address of http")
     if url.startswith("https://") and not target.startswith("https://"):
         raise failures.is_unusable(address.shown, "the server redirects from https to http, which is not encrypted")
+    return target
 
 
 def _host_of(url: str) -> tuple[str, str | None, int | None]:
@@ -262,17 +301,18 @@ def _host_of(url: str) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port
 
 
+def _credentials(url: str, given: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the headers of storage=, and what the user and the password of a URL become."""
+    user = urlsplit(url).netloc.rpartition("@")[0]
+    return {**given.get("headers", {}), **({"Authorization": _basic(user)} if user else {})}
+
+
 def _send(
-    url: str, given: Mapping[str, Any], headers: dict[str, str], is_first_host: bool
+    url: str, given: Mapping[str, Any], headers: dict[str, str]
 ) -> tuple[http.client.HTTPConnection, Any, http.client.HTTPResponse]:
     """Sends a request on a connection that is kept, or on a new one if that was closed meanwhile."""
     parts = urlsplit(url)
     sent = {"User-Agent": _AGENT, "Accept-Encoding": "identity", **headers}
-    if is_first_host:  # another host gets no credentials
-        sent.update(given.get("headers", {}))
-        user = parts.netloc.rpartition("@")[0]
-        if user:
-            sent["Authorization"] = _basic(user)
     target = quote(parts.path or "/", safe=_SAFE) + (f"?{quote(parts.query, safe=_SAFE)}" if parts.query else "")
     for is_last in (False, True):
         connection, key, is_new = _connect(parts, given)
@@ -333,7 +373,7 @@ def _context(certificates: str | None) -> ssl.SSLContext:
         try:
             _contexts[certificates] = ssl.create_default_context(cafile=certificates)
         except OSError:
-            raise Failed(errno.EINVAL, "remote: SSL_CERT_FILE names no file with certificates") from None
+            raise Failed(errno.EINVAL, _NO_CERTIFICATES) from None
     return _contexts[certificates]
 
 
@@ -346,6 +386,26 @@ def _proxy_of(scheme: str, host: str, environment: Mapping[str, str]) -> tuple[s
     text = proxies[scheme]
     parts = urlsplit(text if "://" in text else f"http://{text}")
     return (parts.hostname or "", parts.port or 80, parts.netloc.rpartition("@")[0])
+
+
+def proxy_options(url: str, given: Mapping[str, Any]) -> dict[str, str]:
+    """Returns obstore's settings for the proxy and the certificates of the environment. url: of the store, of which the
+    host may not be known yet."""
+    environment = given.get("environment", {})
+    parts = urlsplit(url)
+    options = {}
+    variables = {name.lower(): value for name, value in environment.items()}
+    proxy = variables.get(f"{parts.scheme}_proxy")
+    if proxy and (not parts.hostname or _proxy_of(parts.scheme, parts.hostname, environment)):
+        options["proxy_url"] = proxy if "://" in proxy else f"http://{proxy}"
+        options |= {"proxy_excludes": variables["no_proxy"]} if "no_proxy" in variables else {}
+    if "SSL_CERT_FILE" in environment:
+        try:
+            with open(environment["SSL_CERT_FILE"]) as file:
+                options["root_certificate"] = file.read()
+        except (OSError, ValueError):
+            raise Failed(errno.EINVAL, _NO_CERTIFICATES) from None
+    return options
 
 
 def _close(key: Any, connection: http.client.HTTPConnection) -> None:

@@ -88,7 +88,10 @@ def _no_workers(case: Case) -> _Words:
         "are free."
     )
     if case.is_storage:
-        advice = "It mostly waits for a disk or a network: several workers wait at the same time. "
+        advice = (
+            "It mostly waits for a disk or a network: several workers, or threads (sample_threads=16), wait at the "
+        )
+        advice += "same time. "
     elif case.workers:
         advice = "Workers make the batches while the loop trains. "
     else:
@@ -139,8 +142,8 @@ def _storage(case: Case) -> _Words:
     return (
         "Storage",
         text,
-        f"More workers wait at the same time: about {case.workers} workers would be enough. A copy on a local "
-        "disk, larger files, or headrace.cache avoid the waits.",
+        f"More samples wait at the same time with sample_threads=16 (raise it, if it is set), or with about "
+        f"{case.workers} workers. A copy on a local disk, larger files, or headrace.cache avoid the waits.",
     )
 
 

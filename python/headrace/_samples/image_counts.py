@@ -21,46 +21,47 @@ alone: Counter[str] = Counter()  # images made one by one in C, by the place in 
 
 _post: Callable[[Any], None] | None = None  # in a worker
 _start: tuple[int, int, Counter[str], Counter[str]] = (0, 0, Counter(), Counter())  # when the worker started
-_posted: tuple[int, ...] = (0, 0, 0, 0)
+_has_changed = False  # since they were posted
 
 
 def add_made(count: int = 1) -> None:
-    global made
+    global made, _has_changed
     made += count
+    _has_changed = True
 
 
 def add_read(count_bytes: int) -> None:
-    global read_bytes
+    global read_bytes, _has_changed
     read_bytes += count_bytes
+    _has_changed = True
 
 
 def add_left(reason: str) -> None:
+    global _has_changed
     left[reason] += 1
+    _has_changed = True
 
 
 def add_alone(place: str) -> None:
+    global _has_changed
     alone[place] += 1
-
-
-def _now() -> tuple[int, ...]:
-    return made, read_bytes, left.total(), alone.total()
+    _has_changed = True
 
 
 def post_by(post_images: Callable[[Any], None]) -> None:
     """Makes this process a worker, which posts what it counts from now on. A forked one has inherited the counts of its
     trainer."""
-    global _post, _start, _posted
+    global _post, _start, _has_changed
     _post, _start = post_images, (made, read_bytes, left.copy(), alone.copy())
-    _posted = _now()
+    _has_changed = False
 
 
 def post() -> None:
     """In a worker: posts the counts, if they have changed."""
-    global _posted
-    now = _now()
-    if _post is None or now == _posted:
+    global _has_changed
+    if not _has_changed or _post is None:
         return
-    _posted = now
+    _has_changed = False
     with contextlib.suppress(OSError):  # the dataset may have closed the file
         counts = {"made": made - _start[0], "read_bytes": read_bytes - _start[1]}
         _post({**counts, "left": _shown(left - _start[2]), "alone": _shown(alone - _start[3])})

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headrace import _core
 from headrace._base import exception_text
 from headrace._base.help_key import help_on
 from headrace._options import Settings
@@ -19,9 +20,12 @@ from headrace._samples.checks import SamplesDiffer
 from headrace._samples.names import samples_of
 from headrace._samples.own_generators import OwnGenerators, roots_of
 from headrace._samples.random_numbers import key_of, seed_all, text_of
-from headrace._samples.refill import TRIES, Refillable, draws_of
-from headrace._samples.retry import Retrying
+from headrace._samples.refill import TRIES, Refillable, draws_of, indices_of
+from headrace._samples.retry import RetriedSample, Retrying
+from headrace._samples.sample_generators import Guard, SampleInWork
 from headrace._samples.start_state import StartState
+from headrace._samples.threaded import threaded
+from headrace._samples.threads import Batch
 
 
 class SampleKilledWorker(RuntimeError):
@@ -57,22 +61,26 @@ class SampleMaker:
     """Makes the samples of a map-style dataset one by one, if the settings or a ban ask for that. Otherwise a fetcher
     makes whole batches.
 
-    `noting` iterates over the indices of a batch and records its position. `worker`: None in the trainer. collate_fn:
-    the user's; its random number generators are seeded with those of the dataset.
+    port: of the worker `worker`, which is told which sample is made; both are None in the trainer. is_batched: tasks
+    have the indices of a batch, and not that of one sample. collate_fn: the user's; its random number generators are
+    seeded with those of the dataset.
     """
 
     def __init__(
         self,
-        noting: Callable[[Any], Iterable[Any]],
+        port: _core.Port | None,
         dataset: Any,
         settings: Settings,
         start: StartState,
         seed: int,
         worker: int | None,
+        is_batched: bool,
         collate_fn: Callable[..., Any] | None = None,
     ) -> None:
-        self._noting = noting
+        self._port = port
+        self._noting: Callable[[Any], Iterable[Any]] = iter if port is None else port.noting
         self._dataset = dataset
+        self._is_batched = is_batched
         self._settings = settings
         self._banned = start.banned
         self._epoch = start.epoch
@@ -86,10 +94,21 @@ class SampleMaker:
             self._roots = roots_of(prepared.shown(dataset), collate_fn)
         self._task: Refillable | None = None  # the task of the batch that is being made, with its replacements
         self._draws: Sequence[int] = ()  # how often its indices were drawn before; empty: all for the first time
+        self._threads = threaded(settings.sample_threads, port)
+        self._guard = Guard()
+        self._alone = start.alone  # tasks that are made without threads
+        self._by_threads: Batch | None = None  # the samples of the batch that is being made
+        self._last: tuple[Any, int] | None = None  # the sample that was tried last, and its draw
+
+    def leave(self, seconds: float) -> None:
+        """Ends the threads. Waits at most so long for samples that have begun."""
+        if self._threads is not None:
+            self._threads.end(seconds)
 
     def begin_epoch(self, start: StartState) -> None:
         self._epoch = start.epoch
         self._banned = start.banned
+        self._guard.begin_epoch()
         if self.own is not None:
             self.own.begin_epoch()
 
@@ -114,64 +133,139 @@ class SampleMaker:
         """True if this object makes no batch of this epoch."""
         return not self._settings.is_per_sample and not self._banned
 
-    def makes(self, indices: Any, is_batch: bool) -> bool:
+    def makes(self, indices: Any) -> bool:
         """Returns True if this object has to make the batch, or the sample."""
         if self._settings.is_per_sample or not self._banned:
             return self._settings.is_per_sample
-        return any(text_of(one) in self._banned for one in ([indices, *indices] if is_batch else [indices]))
+        return any(text_of(one) in self._banned for one in ([indices, *indices] if self._is_batched else [indices]))
 
     def take_bad(self) -> list[BadSample]:
         """Returns the bad samples of the batch that was made last, once."""
         bad, self._bad = self._bad, []
         return bad
 
-    def make(self, indices: Any) -> list[Any]:
-        """Returns the samples of a batch. If all are bad, the first is refilled, because a batch must not be empty."""
-        ban = self._banned.get(text_of(indices))
+    def make(self, indices: Any) -> Any:
+        """Returns the samples of a batch, or the sample of a loader without batches, of the task that was received."""
         self._bad = []
+        if self._threads is None:
+            return self._make_all(indices)
+        self._guard.begin()
+        try:
+            if not self._alone:
+                task = indices if self._task is None else self._task
+                self._by_threads = self._threads.make(task, self._begin)
+            made = self._make_all(indices)
+        finally:
+            self._alone = max(0, self._alone - 1)
+            self._by_threads = None
+        self._guard.check(len(indices) if self._is_batched and hasattr(indices, "__len__") else 1)
+        if self._settings.rng == "sample" and self._last is not None:
+            self._seed_for(*self._last)  # for collate_fn, as without threads
+        return made
+
+    def _make_all(self, indices: Any) -> Any:
+        if not self._is_batched:
+            return self._make_one(indices)
+        ban = self._banned.get(text_of(indices))
         samples: list[Any] = []
-        if not self._banned:
+        batch = self._by_threads
+        if not self._banned and batch is None:
             prepared.prepare(self._dataset, self._noting(indices))
-        for place, index in enumerate(self._noting(indices)):
-            samples += self._make(index, ban, place, True)
-        if not samples and self._bad:
-            samples.append(self._refill(self._bad[0].index, 0, True))
+        for place, index in enumerate(self._noting(indices) if batch is None else batch.indices):
+            samples += self._make(index, ban, place)
+        if batch is not None and self._port is not None:
+            self._port.note_made(len(batch.indices), None, 0)
+        if not samples and self._bad:  # a batch must not be empty
+            samples.append(self._refill(self._bad[0].index, 0))
         return samples
 
-    def make_one(self, index: Any) -> Any:
-        """Returns the sample of a loader without batches. A bad one is always refilled, because there is no smaller
-        batch."""
-        self._bad = []
-        samples = self._make(index, None, 0, False)
-        return samples[0] if samples else self._refill(index, 0, False)
+    def _make_one(self, index: Any) -> Any:
+        """Returns one sample. A bad one is always refilled, because there is no smaller batch."""
+        if self._port is not None and self._threads is not None and self._by_threads is None:
+            self._port.note(0)  # if it kills this worker, this sample has done so
+        samples = self._make(index, None, 0)
+        return samples[0] if samples else self._refill(index, 0)
 
-    def _make(self, index: Any, ban: str | None, place: int, is_batched: bool) -> list[Any]:
+    def _make(self, index: Any, ban: str | None, place: int) -> list[Any]:
         try:
             if ban := ban or self._banned.get(text_of(index)):
                 raise SampleKilledWorker(ban + help_on("sample-killed-worker"))
-            return [self._try(index, self._draws[place] if self._draws else 0)]
+            return [self._try_first(index, place)]
         except Exception as error:
             word = decide(self._settings, index, error)
             if word == "raise":
                 raise
             self._note(index, error)
-        return [self._refill(index, place, is_batched)] if word == "refill" else []
+        return [self._refill(index, place)] if word == "refill" else []
+
+    def _try_first(self, index: Any, place: int) -> Any:
+        draw = self._draws[place] if self._draws else 0
+        batch = self._by_threads
+        if batch is None:
+            return self._try(index, draw)
+        self._last = index, draw
+        self._retrying.retried += batch.retried[place]
+        if self._port is not None:
+            self._port.note_made(place, index, batch.took_ns(place))
+        return batch.take(place)
 
     def _try(self, index: Any, draw: int = 0) -> Any:
+        self._last = index, draw
+        return self._tried(index, draw, self._retrying.retried)
+
+    def _tried(self, index: Any, draw: int, retried: list[RetriedSample]) -> Any:
+        """Returns a sample, after further tries if the settings ask for them. Several threads call this."""
         if not self._settings.retries:
             return self._get(index, draw)
-        return self._retrying.get(lambda one: self._get(one, draw), index)
+        return self._retrying.get(lambda one: self._get(one, draw), index, retried)
 
-    def _get(self, index: Any, draw: int = 0) -> Any:
-        if self._settings.rng != "sample":
+    def _get(self, index: Any, draw: int) -> Any:
+        if not self._settings.is_keyed:
             return self._dataset[index]
-        own = self.own or self.search()
-        sample = self._get_seeded(own, index, draw)
-        return self._get_seeded(own, index, draw) if own.has_made() else sample
+        with SampleInWork(self._seed, self._epoch, index, draw):
+            return self._dataset[index] if self._threads is not None else self._get_seeded(index, draw)
 
-    def _get_seeded(self, own: OwnGenerators, index: Any, draw: int) -> Any:
-        own.seed(seed_all(self._seed, self._epoch, index, draw))
+    def _get_seeded(self, index: Any, draw: int) -> Any:
+        own = self._seed_for(index, draw)
+        sample = self._dataset[index]
+        if not own.has_made():
+            return sample
+        self._seed_for(index, draw)
         return self._dataset[index]
+
+    def _seed_for(self, index: Any, draw: int) -> OwnGenerators:
+        own = self.own or self.search()
+        own.seed(seed_all(self._seed, self._epoch, index, draw))
+        return own
+
+    # ---- in threads ----
+
+    def _begin(self, task: Any) -> Batch:
+        """Returns the batch of a task, for threads that make its samples."""
+        indices, draws = indices_of(task), draws_of(task)
+        listed = list(indices) if self._is_batched else [indices]
+        retried: list[list[RetriedSample]] = [[] for _ in listed]
+        left_out = self._places_left_out(indices, listed)
+        if not left_out:
+            prepared.announce(self._dataset, listed)
+
+        def make(place: int) -> Any:
+            if place in left_out:
+                return None
+            try:
+                return self._tried(listed[place], draws[place] if draws else 0, retried[place])
+            finally:
+                self._guard.look()
+
+        return Batch(make, listed, self._settings.on_bad_sample != "raise", retried)
+
+    def _places_left_out(self, indices: Any, listed: list[Any]) -> set[int]:
+        """Returns the places of samples that are not tried, because they have killed workers."""
+        if not self._banned:
+            return set()
+        if self._is_batched and text_of(indices) in self._banned:
+            return set(range(len(listed)))
+        return {place for place, index in enumerate(listed) if text_of(index) in self._banned}
 
     def search(self) -> OwnGenerators:
         """Searches for the generators of the dataset's own. In a worker after worker_init_fn, which may set them."""
@@ -181,10 +275,10 @@ class SampleMaker:
     def _note(self, index: Any, error: Exception) -> None:
         self._bad.append(BadSample(index, exception_text.in_words(error), self._worker))
 
-    def _refill(self, index: Any, place: int, is_batched: bool) -> Any:
+    def _refill(self, index: Any, place: int) -> Any:
         """Returns another sample in the place of the bad one at this place of its batch."""
         tried = 0
-        others = self._others(place, is_batched)
+        others = self._others(place)
         most = len(others) if self._task is not None and self._task.later else TRIES
         for other in others:
             if any(text_of(other) == text_of(one.index) for one in self._bad):
@@ -198,12 +292,12 @@ class SampleMaker:
                 break
         raise RuntimeError(self._why_no_refill(index, tried))
 
-    def _others(self, place: int, is_batched: bool) -> list[Any]:
+    def _others(self, place: int) -> list[Any]:
         """Returns the samples that can take the place. First come those that the sampler gave before, in a random order
         that depends on the seed, the epoch and the position; then come those that it gives next."""
         if self._task is None:
             return []
-        samples = samples_of(self._task.indices, is_batched)
+        samples = samples_of(self._task.indices, self._is_batched)
         earlier = [*self._task.earlier, *samples[:place]]
         random.Random(key_of(self._seed, self._epoch, self._task.position + place)).shuffle(earlier)
         return [*earlier, *samples[place + 1 :], *self._task.later]

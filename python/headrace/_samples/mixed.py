@@ -60,16 +60,24 @@ class MixedDataset(prepared.PreparedDataset):
             prepared.begin(dataset, is_first)
 
     def prepare(self, indices: Iterable[Any]) -> None:
+        for dataset, places in self._divided(indices):
+            prepared.prepare(dataset, places)
+
+    def announce(self, indices: Iterable[Any]) -> None:
+        for dataset, places in self._divided(indices):
+            prepared.announce(dataset, places)
+
+    def _divided(self, indices: Iterable[Any]) -> Iterable[tuple[Any, list[int]]]:
+        """Returns the sources that are prepared for indices, with their own indices."""
         if not any(isinstance(one, prepared.PreparedDataset) for one in self.datasets):
-            return
+            return ()
         found: dict[int, tuple[Any, list[int]]] = {}  # by identity: sources may be the same dataset
         for index in indices:
             with contextlib.suppress(IndexError, TypeError):  # raised when the sample is asked for
                 number, at = self.place_of(index)
                 dataset = self.datasets[number]
                 found.setdefault(id(dataset), (dataset, []))[1].append(at)
-        for dataset, places in found.values():
-            prepared.prepare(dataset, places)
+        return found.values()
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "note"}  # which belongs to this process

@@ -75,7 +75,7 @@ def name_samples(batch: int, indices: Any, positions: list[int]) -> str:
     known = has_indices(indices) and isinstance(indices, (list, tuple)) and max(positions) < len(indices)
     if not known:
         return f"at {name_sample(batch, indices, None)}"
-    names = ", ".join(short_repr(indices[position]) for position in positions)
+    names = ", ".join(short_repr(indices[position]) for position in sorted(positions))
     return f"in a thread each at samples {names} of batch {batch}, {shorten(indices)}"
 
 

@@ -15,6 +15,7 @@ import functools
 import gc
 import hashlib
 import itertools
+import random
 import sys
 import threading
 from collections import Counter, deque
@@ -90,6 +91,7 @@ class Search:
     def __init__(self, roots: dict[str, object]) -> None:
         self.found: list[Found] = []
         self.unreachable: list[Unreachable] = []
+        self.stateful: list[str] = []  # paths of all generators but those of the operating system, which have no state
         self._paths: Counter[str] = Counter()
         self._kinds = kinds()
         self._classes = tuple(cls for cls, _ in self._kinds)
@@ -125,6 +127,8 @@ class Search:
 
     def _keep(self, path: str, value: Any) -> None:
         kind = next(kind for cls, kind in self._kinds if is_a(value, cls))
+        if not is_a(value, random.SystemRandom):
+            self.stateful.append(path)
         if why := why_not(value, kind):
             self.unreachable.append(Unreachable(path, type(value).__name__, why))
         else:

@@ -36,6 +36,10 @@ class PreparedDataset:
         sample is asked for."""
         raise NotImplementedError
 
+    def announce(self, indices: Iterable[Any]) -> None:
+        """Does the part of `prepare` that makes no samples: threads are going to make them."""
+        self.prepare(indices)
+
     def begin(self, is_first: bool) -> None:
         """Checks the dataset before the samples of an epoch. is_first: this is the first worker of its loader, or a
         loader without workers."""
@@ -50,6 +54,11 @@ def begin(dataset: Any, is_first: bool, note: Callable[[int], None] | None = Non
 def prepare(dataset: Any, indices: Iterable[Any]) -> None:
     if isinstance(dataset, PreparedDataset):
         dataset.prepare(indices)
+
+
+def announce(dataset: Any, indices: Iterable[Any]) -> None:
+    if isinstance(dataset, PreparedDataset):
+        dataset.announce(indices)
 
 
 def shown(dataset: Any) -> Any:

@@ -37,10 +37,15 @@ def key_of(seed: int, epoch: int, index: object, *more: object) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
+def sample_key(seed: int, epoch: int, index: object, draw: int = 0) -> int:
+    """Returns the 64 bits of a sample. draw: how often the index was drawn before in the epoch."""
+    return key_of(seed, epoch, index, "draw", draw) if draw else key_of(seed, epoch, index)
+
+
 def seed_all(seed: int, epoch: int, index: object, draw: int = 0) -> int:
-    """Seeds random and, if they are imported, the default generators of numpy and torch, with key_of the arguments.
-    Returns that key. draw: how often the index was drawn before in the epoch."""
-    key = key_of(seed, epoch, index, "draw", draw) if draw else key_of(seed, epoch, index)
+    """Seeds random and, if they are imported, the default generators of numpy and torch, with the key of a sample,
+    and returns it."""
+    key = sample_key(seed, epoch, index, draw)
     random.seed(key)
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None:

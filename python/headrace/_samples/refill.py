@@ -63,7 +63,7 @@ def wrap_of(
     if count_draws is None:  # its worker finds replacements itself, and takes the batch size from the indices
         return None
     refills = Refills(tasks, is_batched, seed, epoch) if settings.on_bad_sample != "raise" else None
-    if settings.rng != "sample":
+    if not settings.is_keyed:
         return None if refills is None else refills.wrap
 
     def wrap(indices: Any) -> Any:

@@ -153,22 +153,23 @@ class Retrying:
         self._most = most
         self._seed = seed
         self._worker = worker
-        self._retried: list[RetriedSample] = []
+        self.retried: list[RetriedSample] = []  # of the batch that is being made
 
     def take(self) -> list[RetriedSample]:
         """Returns a record of each further try of the batch that was made last, once."""
-        retried, self._retried = self._retried, []
+        retried, self.retried = self.retried, []
         return retried
 
-    def get(self, make: Callable[[Any], Any], index: Any) -> Any:
-        """Returns make(index). Raises the last exception if no try succeeds, and at once if it would not pass."""
+    def get(self, make: Callable[[Any], Any], index: Any, retried: list[RetriedSample]) -> Any:
+        """Returns make(index). Raises the last exception if no try succeeds, and at once if it would not pass.
+        retried: gets a record of each further try. Threads may call this at the same time."""
         for tries in range(1, self._most + 1):
             try:
                 return make(index)
             except Exception as error:
                 if signals.is_from_signal(error) or not is_passing(error):
                     raise
-                self._retried.append(RetriedSample(index, exception_text.in_words(error), self._worker))
+                retried.append(RetriedSample(index, exception_text.in_words(error), self._worker))
             time.sleep(wait_of(tries, self._seed, index))
         try:
             return make(index)

@@ -20,6 +20,8 @@ class StartState:
     to be loaded before the dataset is iterated. made: batches that the dataset had given when that state was taken.
     discard: batches after those which an earlier worker has made already; they are made again and discarded.
     digest: see headrace._loader.worker.repeated; of the batches that are made again.
+    alone: so many tasks are made without threads first (sample_threads), because one of their samples has killed a
+    worker, and it is not known which.
     is_ended: the iterable dataset has no more for this worker.
     epochs: what set_epoch has changed in the trainer's dataset, for workers that persist (see dataset_epochs).
     look_s: see headrace._base.growth. installs_images: images.install() is in force in the trainer.
@@ -31,6 +33,7 @@ class StartState:
     made: int = 0
     discard: int = 0
     digest: tuple[int, int] | None = None
+    alone: int = 0
     is_ended: bool = False
     epochs: dict[tuple[str | int, ...], int] = field(default_factory=dict)
     look_s: float | None = field(default_factory=lambda: growth.look_s)

@@ -122,7 +122,7 @@ class Lines(_LineSource):
     """Samples are the lines of text files, without their ends.
 
     paths: a path, a pattern (its files are sorted by bytes), braces as in "part-{000..127}.txt", or a list of these;
-        URLs as https://host/name and s3://bucket/name, too.
+        URLs with https, s3, gs, az and hf, too, see docs/sources.md.
     decode: the encoding of the files, one in which the byte 10 is the end of a line; None: samples are bytes.
     transform: a function of the line, whose result is the sample.
     keep: how long the index of the files stays, as for headrace.cache: "job", "boot", or "disk", in a file.
@@ -163,7 +163,7 @@ class Jsonl(_LineSource):
     """Samples are what the lines of JSON Lines files (.jsonl, .ndjson) say: dicts, lists, strings, numbers.
 
     paths: a path, a pattern (its files are sorted by bytes), braces as in "part-{000..127}.jsonl", or a list of these;
-        URLs as https://host/name and s3://bucket/name, too.
+        URLs with https, s3, gs, az and hf, too, see docs/sources.md.
     transform: a function of what a line says, whose result is the sample; or a dict with a function for each of some
         keys, which gets the value and gives the new one.
     keep: how long the index of the files stays, as for headrace.cache: "job", "boot", or "disk", in a file.

@@ -12,6 +12,7 @@ from headrace import _core
 from headrace._base import exception_text
 from headrace._base.help_key import help_on
 from headrace._remote import settings
+from headrace._remote.addresses import is_listed, is_remote, without_mark
 from headrace._samples.prepared import PreparedDataset
 from headrace.sources._listing import list_objects
 from headrace.sources._places import Places
@@ -25,8 +26,8 @@ _OF_PROCESS = ("note", "_open_files", "_decoders")  # attributes that a pickle d
 class Objects(Source, PreparedDataset):
     """Samples are whole files or objects: the bytes of each, or what `decode` makes of them.
 
-    paths: the URL of a bucket or a part of it that ends with "/", whose objects are listed; a path, a pattern, braces
-        or a list of these, as for `Tar`.
+    paths: the URL of a bucket or a part of it that ends with "/", whose objects are listed, or of a folder of the hub;
+        a path, a pattern, braces or a list of these, as for `Tar`.
     suffixes: endings of names; other objects are left out. None: all are taken.
     decode: None: bytes. "auto": by the ending of the name, as `Tar` does: images to RGB, txt to str, json, npy. A dict
         of functions of the bytes by ending: {"jpg": f}.
@@ -52,7 +53,7 @@ class Objects(Source, PreparedDataset):
         self._transform, self._decode = transform, decode
         Decoders(decode)  # refuses what is no dict of functions
         endings = _check_suffixes(suffixes)
-        if isinstance(paths, str) and paths.startswith("s3://") and paths.endswith("/"):
+        if is_remote(paths) and is_listed(paths) and paths.endswith("/"):
             paths = list_objects(paths, settings.write(storage, _NAME), _NAME)
         places = Places(paths, _NAME, storage, endings=endings)
         self._paths = places.paths
@@ -132,5 +133,5 @@ def _check_suffixes(suffixes: Any) -> tuple[str, ...]:
 
 def _ending_of(path: str) -> str:
     """Returns what is behind the last dot of a name, in lower case."""
-    name = os.path.basename(path if "://" not in path or path.startswith("s3:") else path.partition("?")[0])
+    name = os.path.basename(without_mark(path))
     return name.rpartition(".")[2].lower() if "." in name else ""

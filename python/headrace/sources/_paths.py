@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from headrace._base.warn import warn_user
-from headrace._remote.addresses import is_remote
+from headrace._remote.addresses import is_listed, is_remote
 
 _MOST = 1_000_000  # files that braces may stand for
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -23,7 +23,8 @@ _PATTERN = re.compile(r"[*?[]")
 def find_files(paths: Any, name: str, storage: Callable[[], str] = lambda: "{}") -> list[str]:
     """Returns the paths of files in order. A path that exists is taken as it is. Otherwise braces stand for several
     names, `{000..127}` or `{a,b}`, and a pattern (`*`, `?`, `[...]`, `**` for folders) for the files that match it,
-    sorted by bytes. A URL has braces, too; a pattern in the URL of a bucket stands for the objects that match it.
+    sorted by bytes. A URL has braces, too; a pattern in the URL of a bucket or of the hub stands for the objects that
+    match it.
     name: of the source, for messages. storage: returns the settings of remote objects.
 
     Raises TypeError, ValueError if there is no path, and FileNotFoundError for a pattern that no file matches.
@@ -71,7 +72,7 @@ def _match(path: str, name: str) -> list[str]:
 def _match_remote(url: str, name: str, storage: Callable[[], str]) -> list[str]:
     found: list[str] = []
     for one in _expand_braces(url, name):
-        if not one.startswith("s3:") or not _PATTERN.search(one):
+        if not is_listed(one) or not _PATTERN.search(one):
             if "*" in one.partition("?")[0]:
                 raise ValueError(f"{name}: https cannot list files; give braces, such as {{000..127}}, instead of a *")
             found.append(one)

@@ -16,7 +16,7 @@ from headrace._base.units import in_units
 from headrace._base.warn import warn_user
 from headrace._remote import addresses, settings
 from headrace._remote.command import use_python
-from headrace.sources._listing import Listed
+from headrace.sources._listing import Listed, check_scheme, pin
 from headrace.sources._paths import find_files, warn_of_repeats
 
 _AT_ONCE = 1000  # URLs between two looks for a signal
@@ -51,7 +51,7 @@ class RemoteObjects:
         found = [_find(path) for path in self.paths]
         texts = sorted({one[2] for one in found})
         rows = [
-            (path, url if is_for_child or url.startswith(b"s3:") else None, texts.index(storage), name, version, size)
+            (path, url if is_for_child or _has_no_secrets(url) else None, texts.index(storage), name, version, size)
             for path, url, storage, name, version, size in found
         ]
         if not is_for_child:
@@ -63,6 +63,10 @@ def _find(path: str) -> tuple[bytes, bytes, bytes, bytes, bytes, int]:
     found = _core.remote_find(os.fsencode(path))
     assert found is not None, "an object that was looked at stays known"
     return found
+
+
+def _has_no_secrets(url: bytes) -> bool:
+    return addresses.is_listed(os.fsdecode(url))
 
 
 def _restore(rows: list[Any], texts: list[bytes], is_for_child: bool) -> RemoteObjects:
@@ -100,6 +104,9 @@ class Places:
         urls = [path for path in listed if addresses.is_remote(path)]
         if is_given and not urls:
             raise ValueError(f"{name}: storage is for URLs, but all paths are files of this machine")
+        if any(path.startswith("hf:") for path in urls):
+            listed = pin(listed, settings.write(storage, name), name)
+            urls = [path for path in listed if addresses.is_remote(path)]
         shown = _look(urls, settings.write(storage, name), name) if urls else {}
         self.paths = [shown[path] if path in shown else os.path.abspath(path) for path in listed]
         known = [shown[url] for url in urls]
@@ -128,25 +135,11 @@ def _has_repeats(paths: list[str]) -> bool:
     return len(set(paths)) < len(paths)
 
 
-def _check(url: str, name: str, storage: str) -> None:
-    try:
-        address = addresses.parse(url)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
-    if address.scheme == "s3":
-        from headrace._remote.buckets import need_obstore
-
-        try:
-            need_obstore()
-        except ImportError as error:
-            raise ImportError(f"{name}: {error}") from None
-
-
 def _look(urls: Sequence[str], storage: str, name: str) -> dict[str, str]:
     """Asks for sizes and versions. Returns the path of each URL."""
     use_python()
     for scheme in {url.partition(":")[0]: url for url in urls}.values():
-        _check(scheme, name, storage)
+        check_scheme(scheme, name)
     unique = list(dict.fromkeys(urls))
     asked = [url for url in unique if not isinstance(url, Listed)]
     for first in range(0, len(asked), _AT_ONCE):
@@ -192,7 +185,7 @@ def _look_if_there(urls: list[str], storage: str, name: str) -> list[str]:
 
 def url_next_to(url: str, ending: str) -> str | None:
     """Returns the URL of a file next to an object: with ".hri", NAME.hri; with ".idx", NAME.idx instead of NAME.bin."""
-    path, mark, query = (url, "", "") if url.startswith("s3:") else url.partition("?")
+    path, mark, query = (url, "", "") if addresses.is_listed(url) else url.partition("?")
     if ending == ".idx":
         return path.removesuffix(".bin") + ".idx" + mark + query if path.endswith(".bin") else None
     return path + ending + mark + query

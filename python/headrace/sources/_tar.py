@@ -26,7 +26,7 @@ class Tar(Source, PreparedDataset):
     "a/0001.jpg" and "a/0001.cls" are the fields "jpg" and "cls" of the sample "a/0001".
 
     paths: a path, a pattern (its files are sorted by bytes), braces as in "train-{000..127}.tar", or a list of these;
-        URLs as https://host/name and s3://bucket/name, too.
+        URLs with https, s3, gs, az and hf, too, see docs/sources.md.
 
     fields: a sample is a tuple of these; "jpg;png" is the first of the two that the sample has, "__key__" is its key.
         None: a sample is a dict of all its members, with "__key__"; a key that comes again in a file, with other

@@ -36,9 +36,9 @@ class Tokens(Source):
     """Samples of token files, as int64 arrays.
 
     paths: a path, a pattern (its files are sorted by bytes), braces as in "train_{000..127}.bin", or a list of
-    these; URLs as https://host/name and s3://bucket/name, too. A file is known by its head or its name: llm.c's .bin,
-    .npy with one dimension, Megatron's .bin with an .idx file, and nanoGPT's .bin, which has no head and is uint16
-    unless `dtype` says something else.
+    these; URLs with https, s3, gs, az and hf, too, see docs/sources.md. A file is known by its head or its name:
+    llm.c's .bin, .npy with one dimension, Megatron's .bin with an .idx file, and nanoGPT's .bin, which has no head and
+    is uint16 unless `dtype` says something else.
 
     length: sample i of a file has its tokens from i * stride to i * stride + length - 1. A window does not cross
         files; what is left at the end of a file is not used. stride: None is length; 1 gives each window that there is.

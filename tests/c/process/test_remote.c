@@ -7,6 +7,7 @@
 
 #include "base/base.h"
 #include "remote/blocks.h"
+#include "remote/fetcher.h"
 #include "remote/remote.h"
 #include "source/pool.h"
 
@@ -16,6 +17,7 @@
 enum { OBJECT_BYTES = 700001, READS = 60, READ_MOST = 150000 };
 
 static const char URL[] = "https://host/object", NAME[] = "0123456789abcdef0123456789abcdef";
+static const char EXPIRED[] = "{\"token\":\"expired\"}"; /* settings that the fetcher refuses */
 static char folder[64];
 
 static unsigned char byte_at(uint64_t at) {
@@ -23,6 +25,25 @@ static unsigned char byte_at(uint64_t at) {
 }
 
 /* ---- the fetcher ---- */
+
+static void begun_path(char *ret_path) {
+    must(hr__path(ret_path, "%s/begun", getenv("HEADRACE_REMOTE")));
+}
+
+/* Refuses a job when another request waits for it, too. */
+static void refuse(hr_fetcher *fetcher, const struct hr_fetcher_job *job) {
+    char path[HR__PATH_BYTES];
+    begun_path(path);
+    check(close(open(path, O_CREAT | O_WRONLY, 0600)) == 0);
+    int64_t end_ns = hr__now_ns() + 30 * HR_NS_PER_S;
+    for (uint64_t count = 0; count < 2 && hr__now_ns() < end_ns;) {
+        pthread_mutex_lock(&fetcher->lock);
+        count = fetcher->open_requests;
+        pthread_mutex_unlock(&fetcher->lock);
+        usleep(1000);
+    }
+    must(hr_fetcher_fail(fetcher, job->id, -EACCES, "remote: the token has expired"));
+}
 
 static void do_job(hr_fetcher *fetcher, const struct hr_fetcher_job *job) {
     static unsigned char data[2 * MIB];
@@ -37,6 +58,10 @@ static void do_job(hr_fetcher *fetcher, const struct hr_fetcher_job *job) {
         return;
     }
     check(!strcmp(job->url, URL) && !strcmp(job->version, "etag:1") && job->object_bytes == OBJECT_BYTES);
+    if (!strcmp(job->storage, EXPIRED)) {
+        refuse(fetcher, job);
+        return;
+    }
     for (uint64_t i = 0; i < job->bytes; i++) data[i] = byte_at(job->at + i);
     must(hr_fetcher_give(fetcher, job->id, data, job->bytes));
 }
@@ -252,6 +277,26 @@ static void a_killed_reader_disturbs_no_other(void **state) {
     hr__pool_free(pool);
 }
 
+static void refused_credentials_fail_their_own_reader(void **state) {
+    const struct hr_remote_object object = {URL, URL, EXPIRED, NAME, "etag:1", OBJECT_BYTES};
+    char path[HR__PATH_BYTES];
+    int status;
+    (void)state;
+    struct hr__pool *pool = open_object();
+    pid_t pid = fork();
+    if (pid == 0) {
+        unsigned char data[10];
+        must(hr_remote_add(&object));
+        _exit(hr__pool_read(open_object(), 0, 0, data, sizeof data) == -EACCES ? 0 : 1);
+    }
+    begun_path(path);
+    for (int64_t end_ns = hr__now_ns() + 30 * HR_NS_PER_S; access(path, F_OK) != 0; usleep(1000))
+        check(hr__now_ns() < end_ns);
+    read_one(pool, 0, 10); /* waits for the job of the child, and gets its bytes by its own credentials */
+    check(waitpid(pid, &status, 0) == pid && status == 0);
+    hr__pool_free(pool);
+}
+
 static void forked_children_make_their_own_connection(void **state) {
     pid_t pids[6];
     (void)state;
@@ -406,6 +451,7 @@ int main(int count, char **words) {
         TEST(a_killed_fetcher_is_replaced),
         TEST(a_fetcher_that_dies_at_its_start_is_an_error_or_replaced),
         TEST(a_killed_reader_disturbs_no_other),
+        TEST(refused_credentials_fail_their_own_reader),
         TEST(forked_children_make_their_own_connection),
         TEST(a_removed_folder_is_no_error),
     };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -346,6 +347,84 @@ static void a_note_and_the_process_are_there_for_reports(void **state) {
     assert_int_equal(atomic_load(&record->done_count), 1);
 }
 
+/* ---- looking ahead ---- */
+
+static void the_tasks_behind_the_current_one_can_be_looked_at(void **state) {
+    struct room *room = *state;
+    struct hr_task task;
+    must(order(&room->scene, 0, 6, 64));
+    assert_int_equal(hr_port_look(room->port, 0, 0, &task), 1);
+    assert_int_equal(task.task, 5);
+    assert_int_equal(hr_port_look(room->port, 1, 0, &task), 1);
+    assert_int_equal(task.task, 6);
+    assert_int_equal(hr_port_look(room->port, 2, 0, &task), -ETIMEDOUT);
+    must(hr_port_take(room->port, in_s(PATIENCE_S), &task)); /* looking takes nothing */
+    assert_int_equal(task.task, 5);
+    assert_int_equal(hr_port_look(room->port, 0, 0, &task), 1);
+    assert_int_equal(task.task, 6);
+    must(hr_port_publish(room->port, HR_STATUS_SKIPPED, 0));
+    must(hr_port_take(room->port, in_s(PATIENCE_S), &task));
+    assert_int_equal(task.task, 6);
+}
+
+static void nothing_behind_a_task_that_is_no_batch_is_looked_at(void **state) {
+    struct room *room = *state;
+    struct hr_task task;
+    must(hr__arena_grant(room->scene.arena, 0, HR__BATCH_KIND + 1, 6, NULL, 0));
+    must(order(&room->scene, 0, 7, 64));
+    assert_int_equal(hr_port_look(room->port, 1, 0, &task), 1);
+    assert_int_equal(task.kind, HR__BATCH_KIND + 1);
+    assert_int_equal(hr_port_look(room->port, 2, 0, &task), -ETIMEDOUT);
+}
+
+static void *ring(void *port) {
+    hr_port_ring(port);
+    return NULL;
+}
+
+static void a_ring_ends_a_look_once(void **state) {
+    struct room *room = *state;
+    struct hr_task task;
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, ring, room->port), 0);
+    assert_int_equal(hr_port_look(room->port, 1, in_s(PATIENCE_S), &task), 0);
+    pthread_join(thread, NULL);
+    assert_int_equal(hr_port_look(room->port, 1, 0, &task), -ETIMEDOUT);
+    hr_port_ring(room->port);                                                  /* before it looks */
+    assert_int_equal(hr_port_look(room->port, 0, in_s(PATIENCE_S), &task), 1); /* a grant comes first */
+    assert_int_equal(hr_port_look(room->port, 1, in_s(PATIENCE_S), &task), 0);
+    assert_int_equal(hr_port_look(room->port, 1, 0, &task), -ETIMEDOUT);
+}
+
+static void a_look_ends_with_the_arena(void **state) {
+    struct room *room = *state;
+    struct hr_task task;
+    hr_arena_stop(room->scene.arena);
+    assert_int_equal(hr_port_look(room->port, 0, in_s(PATIENCE_S), &task), HR_E_CLOSED);
+}
+
+static void an_invalid_grant_is_corrupt_for_a_look(void **state) {
+    struct room *room = *state;
+    struct hr_task task;
+    struct hr__ring grants = room->scene.arena->peers[0].grants;
+    struct hr__record record = {.task = 6, .slot = 1 << 20, .windows = 1};
+    must(hr__ring_push(&grants, &record));
+    assert_int_equal(hr_port_look(room->port, 0, 0, &task), 1);
+    assert_int_equal(hr_port_look(room->port, 1, 0, &task), HR_E_CORRUPT);
+}
+
+static void the_time_of_a_sample_that_a_thread_made_is_counted(void **state) {
+    struct room *room = *state;
+    struct hr_task task;
+    struct hr__sight *sight = hr__layout_sight(&room->scene.arena->layout, 0);
+    must(hr_port_take(room->port, in_s(PATIENCE_S), &task));
+    hr_port_count_sample(room->port, 17, 5000000);
+    hr_port_count_sample(room->port, 18, 9000000);
+    assert_int_equal(atomic_load(&sight->samples.sum_ns), 14000000);
+    assert_int_equal(atomic_load(&sight->samples.worst_ns), 9000000);
+    assert_int_equal(atomic_load(&sight->samples.worst_index), 18);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_room, close_room)
 
 int main(void) {
@@ -369,6 +448,12 @@ int main(void) {
         TEST(an_invalid_grant_is_corrupt),
         TEST(a_port_on_something_else_is_refused_and_the_descriptors_stay_the_callers),
         TEST(a_note_and_the_process_are_there_for_reports),
+        TEST(the_tasks_behind_the_current_one_can_be_looked_at),
+        TEST(nothing_behind_a_task_that_is_no_batch_is_looked_at),
+        TEST(a_ring_ends_a_look_once),
+        TEST(a_look_ends_with_the_arena),
+        TEST(an_invalid_grant_is_corrupt_for_a_look),
+        TEST(the_time_of_a_sample_that_a_thread_made_is_counted),
     };
     return cmocka_run_group_tests_name("port", tests, NULL, NULL);
 }

@@ -86,9 +86,12 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self._send_file(owner, name, data)
 
-    def _send_file(self, owner: RemoteServer, name: str, data: bytes) -> None:
+    def _range_of(self, size: int) -> tuple[int, int]:
         found = _RANGE.fullmatch(self.headers.get("Range", ""))
-        first, last = (int(found[1]), min(int(found[2]), len(data) - 1)) if found else (0, len(data) - 1)
+        return (int(found[1]), min(int(found[2]), size - 1)) if found else (0, size - 1)
+
+    def _send_file(self, owner: RemoteServer, name: str, data: bytes) -> None:
+        first, last = self._range_of(len(data))
         etag = owner.etag_of(name)
         fault = owner.faults.draw(first == 0 and last >= min(len(data), 65536) - 1)
         if fault in ("503", "500", "429"):
@@ -99,7 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("If-Match") not in (None, etag) and not owner.ignores_if_match:
             self._answer(412, b"changed")
             return
-        if found and first >= len(data):
+        if "Range" in self.headers and first >= len(data):
             self._answer(416, b"", {"Content-Range": f"bytes */{len(data)}", "ETag": etag})
             return
         self._send_part(owner, data, first, last, etag, fault)
@@ -170,6 +173,8 @@ class RemoteServer:
     """A server on loopback. files: their contents by name; they may be changed while it runs. certificate: a file with
     a certificate and its key, for https."""
 
+    handler: type[_Handler] = _Handler
+
     def __init__(self, files: dict[str, bytes], certificate: str = "") -> None:
         self.scheme = "https" if certificate else "http"
         self.files = files
@@ -184,7 +189,7 @@ class RemoteServer:
         self._etags: dict[str, tuple[bytes | None, str]] = {}
         self._lock = threading.Lock()
         self._ends = threading.Event()
-        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server = _Server(("127.0.0.1", 0), self.handler)
         self._server.owner = self
         if certificate:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

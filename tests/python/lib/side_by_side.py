@@ -195,6 +195,33 @@ def compare_case(case: moments.Case) -> str | None:
     return found
 
 
+class Threaded(Headrace):  # type: ignore[misc]
+    """headrace's loader with sample_threads."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, sample_threads=3, **options)
+
+
+Threaded.__name__ = "DataLoader"  # which torch's errors name
+
+
+def _in_any_order(observed: Observed) -> Observed:
+    """Threads do not make samples in a fixed order."""
+    return observed._replace(seen=sorted(observed.seen, key=repr))
+
+
+def compare_with_threads(case: moments.Case) -> str | None:
+    """Does what compare_case does, with sample_threads. Raises NoCase for what that refuses, too."""
+    run = observe_apart if case.cell.needs_process else observe
+    theirs, ours = run(Torch, case.text), run(Threaded, case.text)
+    if any(text in repr(ours.events) for text in ("headrace help sample-threads", "sample_threads= needs a map-style")):
+        raise NoCase("sample_threads is refused")
+    found = difference(_in_any_order(ours), _in_any_order(theirs), case.cell.workers)
+    if found is not None and difference(run(Torch, case.text), theirs, case.cell.workers) is not None:
+        raise NoCase("torch differs from itself")
+    return found
+
+
 def script_of(case: moments.Case, found: str) -> str:
     """Returns a case as a program that shows it: run it with `torch` or `headrace` as its argument."""
     head = (

@@ -97,6 +97,7 @@ def test_the_signature_has_torchs_names_and_headraces() -> None:
         "compare_ranks",
         "steps_per_epoch",
         "threads",
+        "sample_threads",
         "cache",
         "freeze",
         "repair",

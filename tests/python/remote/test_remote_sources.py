@@ -7,13 +7,12 @@ from __future__ import annotations
 import copy
 import pathlib
 import pickle
-import shutil
-import subprocess
 import sys
 import threading
 from typing import Any
 
 import pytest
+from certificates import make_certificate, needs_openssl
 from headrace import _core, sources
 from remote_runs import (
     BIG,
@@ -192,18 +191,13 @@ def test_certificates_names_and_plain_http_are_checked(server: RemoteServer) -> 
         sources.Tokens(server.url("a.bin").replace("http:", "https:"), length=5, storage={"retry_s": 0.2})
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+@needs_openssl
 def test_https_checks_the_certificate(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    certificate = tmp_path / "server.pem"
-    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-    files = ["-keyout", str(certificate), "-out", str(tmp_path / "certificate.pem")]
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names, *files]
-    subprocess.run(command, check=True, capture_output=True)
-    certificate.write_text(certificate.read_text() + (tmp_path / "certificate.pem").read_text())
+    certificate, trusted = make_certificate(tmp_path)
     with RemoteServer(dict(FILES), str(certificate)) as server:
         with pytest.raises(TimeoutError, match="the certificate of the server is not valid"):
             sources.Tokens(server.url("a.bin", host="localhost"), length=500, storage={"retry_s": 0.2})
-        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate.pem"))
+        monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
         remote = sources.Tokens(server.url("a.bin", host="localhost"), length=500)
         assert remote[500].astype("uint16").tobytes() == FILES["a.bin"][500_000:501_000]
         with pytest.raises(TimeoutError, match="the certificate of the server is not valid"):

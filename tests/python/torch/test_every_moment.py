@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import pathlib
 import random
+from collections.abc import Callable
 
 import moments
 import pytest
@@ -21,6 +22,7 @@ pytestmark = only_headrace
 SEED = os.environ.get("HEADRACE_SEED", "0")
 PARTS = 16
 FORKED = 320  # cells with a process
+IN_THREADS = 160  # cells with sample_threads, and as many with a process
 CONFORMANCE = pathlib.Path(__file__).parents[3] / "docs/conformance.md"
 
 
@@ -28,11 +30,13 @@ def _part(cells: list[moments.Cell], number: int) -> list[moments.Cell]:
     return random.Random(SEED).sample(cells, len(cells))[number::PARTS]
 
 
-def _check(cells: list[moments.Cell]) -> None:
+def _check(
+    cells: list[moments.Cell], compare: Callable[[moments.Case], str | None] = side_by_side.compare_case
+) -> None:
     drawn = moments.drawn(SEED, cells)
     for case in [next(drawn) for _ in cells]:
         try:
-            found = side_by_side.compare_case(case)
+            found = compare(case)
         except side_by_side.NoCase:
             continue
         assert found is None, side_by_side.script_of(case, found or "")
@@ -47,6 +51,24 @@ def test_change_of_an_object(part: int) -> None:
 @pytest.mark.parametrize("part", range(PARTS))
 def test_change_of_the_process_or_with_workers(part: int) -> None:
     _check(_part([cell for cell in moments.cells() if cell.needs_process], part)[: FORKED // PARTS])
+
+
+def _is_same_in_threads(cell: moments.Cell) -> bool:
+    """Returns False for changes that samples of the same batch, or of one that was begun early, meet at another moment;
+    for methods of items that come after they were looked at; and for torch's fetcher, which does not make single
+    samples."""
+    change, moment = moments.CHANGES[cell.change].text, moments.MOMENTS[cell.moment]
+    if moment.place in ("sample", "thread") or (cell.workers and moment.place == "collate") or "fetch" in change:
+        return False
+    return moment.place in ("before loader", "after loader") or not ("__getitem" in change or "__getattr__" in change)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_change_with_threads_that_make_samples(part: int) -> None:
+    cells = [cell for cell in moments.cells() if _is_same_in_threads(cell)]
+    here = _part([cell for cell in cells if not cell.needs_process], part)[: IN_THREADS // PARTS]
+    forked = _part([cell for cell in cells if cell.needs_process], part)[: IN_THREADS // PARTS]
+    _check(here + forked, side_by_side.compare_with_threads)
 
 
 def test_differences_on_purpose_are_documented() -> None:

@@ -16,6 +16,7 @@ struct port {
     PyObject *watch;      /* callable, or NULL: called between tasks */
     int64_t watch_due_ns; /* by the coarse clock */
     uint64_t sample_count;
+    uint64_t number;      /* of the task that was taken last */
     unsigned int threads; /* that make the images of a batch */
     int64_t noted;        /* the sample that the worker is reading; -1: not noted since the task was taken */
 };
@@ -71,6 +72,22 @@ static int take(struct port *port, struct hr_task *ret_task) {
     return r;
 }
 
+/* Waits like take, if it may. Returns what hr_port_look does, -ETIMEDOUT too, and -1 with an exception. */
+static int look(struct port *port, uint32_t ahead, bool waits, struct hr_task *ret_task) {
+    int r;
+    do {
+        Py_BEGIN_ALLOW_THREADS;
+        r = hr_port_look(port->port, ahead, waits ? HR_NO_DEADLINE : 0, ret_task);
+        Py_END_ALLOW_THREADS;
+        if (r == -EINTR && (PyErr_CheckSignals() < 0 || !open_port(port))) return -1;
+    } while (r == -EINTR);
+    if (r < 0 && r != HR_E_CLOSED && r != -ETIMEDOUT) {
+        core_raise(r);
+        return -1;
+    }
+    return r;
+}
+
 static int64_t coarse_now_ns(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
@@ -108,9 +125,18 @@ static PyObject *port_watch(PyObject *self, PyObject *arguments) {
     Py_RETURN_NONE;
 }
 
+static PyObject *port_number(PyObject *self, void *ignored) {
+    (void)ignored;
+    return PyLong_FromUnsignedLongLong(((struct port *)self)->number);
+}
+
 static PyObject *port_samples(PyObject *self, void *ignored) {
     (void)ignored;
     return PyLong_FromUnsignedLongLong(((struct port *)self)->sample_count);
+}
+
+static PyObject *indices_of(const struct hr_task *task) {
+    return task->payload_bytes ? core_unpack_indices(task->payload, task->payload_bytes) : Py_NewRef(Py_None);
 }
 
 static PyObject *port_take(PyObject *self, PyObject *ignored) {
@@ -123,10 +149,30 @@ static PyObject *port_take(PyObject *self, PyObject *ignored) {
     own->noted = -1;
     if (r == HR_E_CLOSED) Py_RETURN_NONE;
     if (r < 0) return NULL;
-    PyObject *indices = task.payload_bytes ? core_unpack_indices(task.payload, task.payload_bytes) : Py_NewRef(Py_None);
+    own->number = task.task;
+    PyObject *indices = indices_of(&task);
     if (indices && task.kind == HR_TASK_MAKE)
         own->sample_count += PyList_CheckExact(indices) ? (uint64_t)PyList_GET_SIZE(indices) : 1;
     return indices ? Py_BuildValue("IKN", task.kind, (unsigned long long)task.task, indices) : NULL;
+}
+
+static PyObject *port_look(PyObject *self, PyObject *arguments) {
+    unsigned int ahead;
+    int waits;
+    struct hr_task task;
+    if (!PyArg_ParseTuple(arguments, "Ip:look", &ahead, &waits) || !open_port((struct port *)self)) return NULL;
+    int r = look((struct port *)self, ahead, waits, &task);
+    if (r == HR_E_CLOSED) Py_RETURN_FALSE;
+    if (r == 0 || r == -ETIMEDOUT) Py_RETURN_NONE;
+    if (r < 0) return NULL;
+    PyObject *indices = indices_of(&task);
+    return indices ? Py_BuildValue("IKN", task.kind, (unsigned long long)task.task, indices) : NULL;
+}
+
+static PyObject *port_ring(PyObject *self, PyObject *ignored) {
+    (void)ignored;
+    if (((struct port *)self)->port) hr_port_ring(((struct port *)self)->port);
+    Py_RETURN_NONE;
 }
 
 /* The batch is over the limit: publishes how many bytes it needs. The slot always has room for this number. */
@@ -254,6 +300,26 @@ static PyObject *port_note(PyObject *self, PyObject *argument) {
     Py_RETURN_NONE;
 }
 
+static PyObject *port_note_making(PyObject *self, PyObject *arguments) {
+    unsigned int thread;
+    Py_ssize_t sample; /* -1: it has ended */
+    if (!PyArg_ParseTuple(arguments, "In:note_making", &thread, &sample)) return NULL;
+    hr_port *port = ((struct port *)self)->port;
+    if (port) hr_port_note_making(port, thread, sample < 0 ? HR_NO_SAMPLE : (uint64_t)sample);
+    Py_RETURN_NONE;
+}
+
+static PyObject *port_note_made(PyObject *self, PyObject *arguments) {
+    struct port *port = (struct port *)self;
+    Py_ssize_t sample;
+    PyObject *index;
+    unsigned long long took_ns;
+    if (!PyArg_ParseTuple(arguments, "nOK:note_made", &sample, &index, &took_ns) || !open_port(port)) return NULL;
+    port->noted = sample;
+    if (took_ns) hr_port_count_sample(port->port, index_of(index), took_ns);
+    Py_RETURN_NONE;
+}
+
 /* Collating in C begins by itself. */
 static PyObject *port_begin_collate(PyObject *self, PyObject *ignored) {
     (void)ignored;
@@ -374,6 +440,12 @@ static PyMethodDef port_methods[] = {
     {"take", port_take, METH_NOARGS,
      "take() -> tuple[int, int, object] | None\n\nWaits for a task and returns its kind, number and indices. None: the "
      "trainer stopped the arena."},
+    {"look", port_look, METH_VARARGS,
+     "look(ahead, waits) -> tuple[int, int, object] | None | False\n\nReturns the task that is so many behind the one "
+     "that take() takes next, which stays where it is. None: ring() was called, or, if it may not wait, there is no "
+     "such task. "
+     "False: the trainer stopped the arena."},
+    {"ring", port_ring, METH_NOARGS, "ring()\n\nEnds look() of another thread, or its next call."},
     {"publish", port_publish, METH_VARARGS,
      "publish(status, object)\n\nPublishes the result of the current task. If it raises while it encodes the result "
      "(an object that cannot be pickled), the task stays current."},
@@ -390,6 +462,12 @@ static PyMethodDef port_methods[] = {
     {"noting", port_noting, METH_O,
      "noting(indices) -> iterator\n\nReturns an iterator over the indices that records the position of the current one "
      "(0 for the first) as note does."},
+    {"note_making", port_note_making, METH_VARARGS,
+     "note_making(thread, sample)\n\nRecords which sample of the current batch a thread makes, for reports; -1: none."},
+    {"note_made", port_note_made, METH_VARARGS,
+     "note_made(sample, index, took_ns)\n\nSets `noted` for a sample that a thread has made, and counts its time; 0: "
+     "it "
+     "took none."},
     {"log_stderr", port_log_stderr, METH_O,
      "log_stderr(bytes)\n\nAdds bytes to the kept end of the worker's stderr, for reports. Raises OSError."},
     {"post_status", port_post_status, METH_O,
@@ -424,6 +502,7 @@ static PyMemberDef port_members[] = {
 static PyGetSetDef port_attributes[] = {
     {"noted", port_noted, NULL, "The sample that the worker is reading; None: not noted since the task was taken.",
      NULL},
+    {"number", port_number, NULL, "The number of the task that was taken last.", NULL},
     {"samples", port_samples, NULL,
      "Number of samples that were requested so far; a task without a list counts as one.", NULL},
     {NULL, NULL, NULL, NULL, NULL},

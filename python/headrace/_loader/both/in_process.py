@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,7 @@ class InProcess(EpochIterator, in_process.InProcessIterator):
     is_over = False  # the iterator has raised StopIteration
     _gatherer: Gatherer | None = None  # gathers the rows of the dataset, if it has such
     _from: draw.FromIterable | draw.FromSampler
+    _end_samples: Callable[[], object] | None = None  # ends the threads of the samples
     _made_by: Callable[[Any], Any] | None  # None: the loader's iterator does that
 
     def _use_samples(
@@ -55,6 +57,8 @@ class InProcess(EpochIterator, in_process.InProcessIterator):
                 settings=settings, epoch=epoch.number, tasks=epoch.tasks, count_draws=epoch.count_draws, **samples
             )
             self._here, self._made_by = made.here, made.fetch
+            if settings.sample_threads > 1:
+                self._end_samples = weakref.finalize(self, made.end)
 
     def _is_ready(self, loader: AnyLoader) -> None:
         """Called when the samples are known: next() can be called."""
@@ -70,6 +74,8 @@ class InProcess(EpochIterator, in_process.InProcessIterator):
     def _end(self) -> None:
         """Called when no more batches come."""
         self.is_over = True
+        if self._end_samples is not None:
+            self._end_samples()
         shown.end_epoch(self._show)
         self._has_ended()
 

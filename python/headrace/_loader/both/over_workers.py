@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from headrace import _core
-from headrace._base import exception_text, signals
+from headrace._base import exception_text, lookup, signals
 from headrace._loader.both.any_loader import AnyLoader
 from headrace._loader.start import fork_hazards
 from headrace._loader.trainer import engine, restart_state, shown, start_errors
 from headrace._loader.trainer.worker_positions import WorkerPositions
 from headrace._options import Settings
-from headrace._samples import own_generators, refill
+from headrace._samples import own_generators, refill, shareable, threaded
 from headrace.sampling._watch import EpochIterator
 
 
@@ -39,6 +39,7 @@ class OverWorkers(EpochIterator):
         if settings.freeze:
             loader.kept.freeze(loader.dataset)
         dataset = loader.kept.dataset_of(loader, settings)
+        shareable.check(dataset, settings)
         if settings.rng == "sample":
             own_generators.warn_of_unreachable(own_generators.roots_of(loader.dataset, loader.collate_fn))
         method, parts = start_errors.start_method_of(loader.context), start_errors.parts_of_loader(loader.loader)
@@ -55,6 +56,8 @@ class OverWorkers(EpochIterator):
     ) -> None:
         """Starts the workers. for_device: returns arguments of Engine, for each try."""
         tuning = loader.kept.tuning_of(loader, self._settings)
+        size = lookup.attribute(loader.loader, "batch_size") if self._is_batched else 1
+        threads = threaded.describe(self._settings.sample_threads, size, loader.prefetch_factor)
 
         def start(is_repaired: bool) -> engine.Engine:
             self._is_repaired = is_repaired
@@ -73,6 +76,7 @@ class OverWorkers(EpochIterator):
                 epoch=epoch,
                 places=places,
                 tuning=tuning,
+                threads=threads,
                 **for_device(),
             )
 

@@ -8,7 +8,8 @@ How a worker is replaced. The engine waits for an answer, and the wait reports t
 3. The settings and the dataset decide whether another worker can go on (restart_mode: see restart_state). If none can,
    or if the worker before it died in the same way before its first task, the report is raised as a RuntimeError.
 4. Otherwise _core.Loader.replace gives the tasks that the dead worker had not answered to its successor.
-5. The successor gets a StartState: the state of its iterable dataset after the batch that was delivered last, and how
+5. The successor gets a StartState: with sample_threads, how many tasks it makes without threads, so that the sample is
+   known if it dies again; the state of its iterable dataset after the batch that was delivered last, and how
    many batches after that have been made already, which it makes again and discards.
 6. The user gets the report as a warning, and the engine goes on waiting.
 A worker that stalls is killed first if on_stall="restart"; one that hangs because of the fork always is
@@ -212,8 +213,10 @@ class Crew:
 
     def _take_over_tasks(self, worker: int) -> StartState:
         """Moves the tasks of a dead worker to the process that comes next, and returns where that one starts."""
-        delivered, published, _ = self._core.replace(worker)
+        delivered, published, open_count = self._core.replace(worker)
         start = self._first_start(worker)
+        if self._settings.sample_threads > 1:
+            start.alone = open_count
         before = start.made + start.discard  # batches that were delivered before this process
         if worker in self._states:
             notes = self._states[worker]
@@ -265,6 +268,8 @@ class Crew:
         says so, or ""."""
         if not self._settings.max_restarts:
             return ""  # no worker tries again unless the user starts a new loop
+        if self._settings.sample_threads > 1 and dead.sample is None:
+            return ""  # several threads made samples: its successor makes the same ones without threads
         suspect = _find_suspect(dead, tasks.get(dead.task))
         if suspect is None:
             return ""
@@ -331,7 +336,7 @@ class Crew:
 
     def progress(self) -> list[tuple[Any, ...]]:
         """Returns a value that changes as long as the workers that the engine waits for make progress."""
-        return [(one.pid, one.batches, one.task, one.phase, one.sample) for one in self._awaited()]
+        return [(one.pid, one.batches, one.task, one.phase, one.sample, one.making) for one in self._awaited()]
 
     def _snapshots(self) -> list[WorkerSnapshot]:
         return [WorkerSnapshot.of(self._core, worker) for worker in range(len(self.processes))]

@@ -102,7 +102,7 @@ class Engine:
     an error it leaves nothing behind. `restart_mode`: how another worker continues the dataset of a dead one (see
     restart_state), or None. `seed`: the seed of each sample's own random numbers, for reports. `sender`: copies the
     answers to a device. `arena`: an arena of an earlier loader. `tuning`: `workers` are the most, and it says how many
-    get tasks. `end`: ends _core.Loader, see shutdown.close.
+    get tasks. `threads`: what the report says of the threads of samples. `end`: ends _core.Loader, see shutdown.close.
     """
 
     def __init__(
@@ -124,6 +124,7 @@ class Engine:
         sender: Sender | None = None,
         arena: Any = None,
         tuning: Tuning | None = None,
+        threads: dict[str, Any] | None = None,
         end: shutdown.End = shutdown.end,
     ) -> None:
         self._has_warned = False
@@ -133,6 +134,7 @@ class Engine:
         self._retried: dict[int, list[Any]] = {}  # the further tries of this epoch, by the same number
         self._skipped = 0  # how many bad samples earlier epochs had
         self._seed = seed
+        self._threads = threads
         self._settings = settings
         self._announcing = announcing_of(client.dataset)
         self._core = _core.Loader(workers, prefetch_factor, in_order, limit_bytes, arena)
@@ -486,6 +488,8 @@ class Engine:
             report["device"] = self._sender.report()
         if self._tuning is not None:
             report["auto"] = self._tuning.report(self._show)
+        if self._threads is not None and self._threads["threads"] > 1:
+            report["sample_threads"] = self._threads
         report["bad_samples"] = self._bad_samples()
         report["retried"] = len(self._retried_samples())
         looks = _growth.looks(self._core, len(self.processes))

@@ -132,14 +132,17 @@ class InProcessSamples:
         users_collate: Callable[..., Any] | None = None,
         count_draws: Callable[[Any], Sequence[int]] | None = None,
     ) -> None:
-        self._maker = SampleMaker(iter, dataset, settings, StartState(epoch=epoch), seed, None, users_collate)
+        self._maker = SampleMaker(None, dataset, settings, StartState(epoch=epoch), seed, None, batched, users_collate)
         self._is_seeded = settings.rng == "sample"
         if self._is_seeded:
             own_generators.warn_of_unreachable(own_generators.roots_of(prepared.shown(dataset), users_collate))
-        self._make = self._maker.make if batched else self._maker.make_one
         self._collate = collate_fn
         self._wrap = wrap_of(settings, tasks, batched, seed, epoch, count_draws)
         self.here = InProcessEpoch(tasks, seed, self._maker.take_bad, self._maker.take_retried)
+
+    def end(self) -> None:
+        """Ends the threads of the samples."""
+        self._maker.leave(0)
 
     def fetch(self, indices: Any) -> Any:
         """Returns the batch of these indices, or, in a loader without batches, the sample of this index."""
@@ -157,5 +160,5 @@ class InProcessSamples:
     def _fetch(self, indices: Any) -> Any:
         with self._keep():
             task = indices if self._wrap is None else self._wrap(indices)
-            batch = self._make(self._maker.receive(task))
+            batch = self._maker.make(self._maker.receive(task))
             return batch if self._collate is None else self._collate(batch)

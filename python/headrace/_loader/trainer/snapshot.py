@@ -30,7 +30,7 @@ class WorkerSnapshot(NamedTuple):
     phase_since_ns: int  # on the monotonic clock; 0 before its first task
     task: int  # the number of the batch that it makes
     sample: int | None  # the place in the batch of the sample that it makes
-    making: list[int]  # the places in the batch of the samples whose images its threads make
+    making: list[int]  # the places in the batch of the samples, or of those whose images, its threads make
     batches: int
     waiting_s: float
     fetching_s: float
@@ -70,8 +70,8 @@ class WorkerSnapshot(NamedTuple):
 
     @property
     def place(self) -> int | None:
-        """The place in the batch of the only sample at which the worker is, or None: the one that it reads, or the one
-        whose image its only busy thread makes."""
+        """The place in the batch of the only sample at which the worker is, or None: the one that it reads without
+        threads, or the one whose image its only busy thread makes."""
         if self.is_fetching:
             return self.sample
         return self.making[0] if len(self.making) == 1 and not self.is_waiting else None

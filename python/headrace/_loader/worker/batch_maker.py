@@ -140,6 +140,11 @@ class DatasetBatchMaker:
     def fetch(self, task: Any) -> Any:
         raise NotImplementedError
 
+    def leave(self) -> None:
+        self._fetcher = None
+        if self._maker is not None:
+            self._maker.leave(self.settings.shutdown_timeout)
+
     def fetch_each(self, task: Any) -> Any:
         gatherer, self._gatherer = self._gatherer, None
         try:

@@ -29,6 +29,7 @@ from headrace._loader.worker.descriptors import WorkerDescriptors
 from headrace._samples import deferred, image_counts
 from headrace._samples.names import has_indices, name_odd_one, name_sample, replay_command
 from headrace._samples.refill import draws_of, indices_of
+from headrace._samples.threaded import Stopped
 
 INTERRUPTED = 128 + signal.SIGINT  # the exit code after a KeyboardInterrupt; shells use the same number
 
@@ -125,7 +126,7 @@ def _answer(port: _core.Port, maker: BatchMaker, number: int, task: Any, discard
     except Failed as error:
         _publish_exception(port, error.args[0], "", None)
     except BaseException as error:
-        if not isinstance(error, Exception) and not maker.sends(error):
+        if isinstance(error, Stopped) or not (isinstance(error, Exception) or maker.sends(error)):
             raise
         indices = indices_of(task)
         reason = exception_text.remark(error, "headrace_report") or _name_odd_one(maker, error, indices)
@@ -152,6 +153,11 @@ def _discard(maker: BatchMaker, count: int, task: Any) -> None:
 
 
 def _serve(port: _core.Port, maker: BatchMaker, discard: int) -> None:
+    with contextlib.suppress(Stopped):
+        _serve_tasks(port, maker, discard)
+
+
+def _serve_tasks(port: _core.Port, maker: BatchMaker, discard: int) -> None:
     has_data = True
     while (task := port.take()) is not None:
         kind, number, payload = task

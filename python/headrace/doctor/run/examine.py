@@ -15,7 +15,7 @@ from headrace._base.units import count_workers, in_duration, in_units
 from headrace._ranks import worker_count
 from headrace.doctor.machine import fork, limits
 from headrace.doctor.observations import Observation
-from headrace.doctor.run import caching, device, generators, images, measure, order, padding, rows
+from headrace.doctor.run import caching, device, generators, images, measure, order, padding, rows, threads
 from headrace.doctor.run.measure import Run, method_of
 
 _TRY_S = 3.0  # for each number of workers
@@ -227,5 +227,6 @@ def examine(
     found += padding.check_padding(loader)
     found += images.check_images(loader)
     found += rows.check_rows(loader) or caching.check_caching(loader)  # rows that are gathered need no cache
+    found += threads.check_threads(loader)
     found += generators.check_generators(loader)
     return [close, *runs]

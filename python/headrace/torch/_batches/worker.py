@@ -82,7 +82,14 @@ class BatchMaker(DatasetBatchMaker):
         self._state = start.state
         if self.dataset_kind == classes.DatasetKind.Map:
             self._maker = SampleMaker(
-                port.noting, self.dataset, self.settings, start, self.seed, self.worker, self.collate_fn
+                port,
+                self.dataset,
+                self.settings,
+                start,
+                self.seed,
+                self.worker,
+                self.auto_collation,
+                self.collate_fn,
             )
             self._take_bad = self._maker.take_bad
         try:
@@ -161,9 +168,6 @@ class BatchMaker(DatasetBatchMaker):
         except Exception:
             self._note_failure()
 
-    def leave(self) -> None:
-        self._fetcher = None
-
     def fetch(self, task: Any) -> Any:
         return deferred.read(self._fetch_task, task)
 
@@ -188,8 +192,8 @@ class BatchMaker(DatasetBatchMaker):
             rows = None if self._maker.has_bans else self._gather(indices)
             if rows is not None:
                 return rows
-            if self._maker.makes(indices, self.auto_collation):
-                samples = self._make(self._maker, indices)
+            if self._maker.makes(indices):
+                samples = self._finishing(self._maker.make(indices))
                 self._prove(samples)  # rows that can be gathered have no bad samples
                 return samples
         try:
@@ -200,11 +204,6 @@ class BatchMaker(DatasetBatchMaker):
             if self.auto_collation and not early_end.has_ended(self._fetcher):
                 early_end.warn_of_collate(error, self.worker)
             raise EndOfData from None
-
-    def _make(self, maker: SampleMaker, indices: Any) -> Any:
-        if not self.auto_collation:
-            return self._finishing(maker.make_one(indices))
-        return self._finishing(maker.make(indices))
 
     def still_collates_in_c(self) -> bool:
         return type(self.flavor) is tuple or default_collate.is_as_ever()

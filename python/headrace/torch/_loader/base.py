@@ -103,6 +103,7 @@ class DataLoader(Options, classes.DataLoader[_T_co]):
         compare_ranks: bool = Options.compare_ranks,
         steps_per_epoch: int | None = Options.steps_per_epoch,
         threads: int | str = Options.threads,
+        sample_threads: int = Options.sample_threads,
         cache: int | str | bool | None = Options.cache,
         freeze: bool = Options.freeze,
         repair: str | None = Options.repair,

@@ -12,7 +12,7 @@ from headrace._loader.both import iterable as both_iterable
 from headrace._loader.both import ranks
 from headrace._loader.both.in_process import InProcess, drawn_of
 from headrace._loader.worker.batch_maker import count_local_trainers
-from headrace._samples import deferred, prepared
+from headrace._samples import deferred, prepared, shareable
 from headrace.torch._batches import early_end, rows
 from headrace.torch._device import choose, move
 from headrace.torch._loader.as_any import AsAnyLoader
@@ -33,6 +33,7 @@ class InProcessIterator(CheckedIterator, InProcess, classes.SingleProcessIterato
         began_ns = time.monotonic_ns()
         loader = any_loader.loader
         self._device = None if settings.device is None else choose.resolved(settings.device)
+        shareable.check(loader.dataset, settings)
         beginning = None if any_loader.is_iterable else Beginning(any_loader)
         if beginning is not None:
             beginning.sampler_will_be_iterated()

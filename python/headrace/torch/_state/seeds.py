@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from headrace._options.settings import keys_samples
 from headrace._ranks import callers, where
 from headrace.sampling._epoch import Epoch
 from headrace.sampling._epoch_indices import EpochIndices
@@ -22,7 +23,7 @@ def indices_of(loader: Any) -> tuple[EpochIndices, int]:
     """Returns the EpochIndices of a loader, and how many steps at the beginning of an epoch are skipped."""
     indices, skipped = find.indices_of(loaders.index_sampler(loader), loader.dataset, where.rank_or_zero())
     indices.is_batched = loaders.is_batched(loader)
-    indices.counts_draws = table.option(loader, "rng") == "sample"
+    indices.counts_draws = keys_samples(table.option(loader, "rng"), table.option(loader, "sample_threads"))
     return indices, skipped
 
 

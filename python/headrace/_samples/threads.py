@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Threads that make the samples of batches, for datasets whose samples wait for a disk or a network
+(`sample_threads`).
+
+The maker of samples begins a batch, waits until its samples are made, and takes them in their order
+(headrace._samples.maker). A thread of concurrent.futures would hold a process until its sample has ended, so these are
+threads of our own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from headrace._base.lookup import imported
+
+NO_SAMPLE = -1
+_Note = Callable[[int, int], None]
+
+
+_Outcome = tuple[Any, BaseException | None, int]  # a sample, or its exception, and how long it took in nanoseconds
+
+
+def _modes() -> tuple[bool, bool] | None:
+    """Returns torch's grad and inference modes of this thread, or None if a new thread has the same."""
+    torch = imported("torch")
+    found = (True, False) if torch is None else (torch.is_grad_enabled(), torch.is_inference_mode_enabled())
+    return None if found == (True, False) else found
+
+
+@contextlib.contextmanager
+def _entered(modes: tuple[bool, bool]) -> Iterator[None]:
+    torch = sys.modules["torch"]
+    with torch.inference_mode(modes[1]), torch.set_grad_enabled(modes[0]):
+        yield
+
+
+class Batch:
+    """The samples of a batch that threads make. A thread sees the context variables, and torch's grad and inference
+    modes, that the thread which makes this object has now.
+
+    make: makes the sample at a place of indices. goes_on: after an exception, which is kept, further samples are begun.
+    retried: a list for each sample, to which `make` adds records of further tries.
+    """
+
+    def __init__(self, make: Callable[[int], Any], indices: list[Any], goes_on: bool, retried: list[list[Any]]) -> None:
+        self.indices = indices
+        self.retried = retried
+        self.lock = threading.Lock()  # of the next three
+        self.next = 0  # the place of the sample that is begun next
+        self.end = len(indices)  # no samples are begun from this place on
+        self.running = 0  # samples that threads make now
+        self._make = make
+        self._goes_on = goes_on
+        self._outcomes: list[_Outcome | None] = [None] * len(indices)
+        self._context = contextvars.copy_context()
+        self._modes = _modes()
+
+    @property
+    def is_over(self) -> bool:
+        """True if all samples that are begun have ended."""
+        with self.lock:
+            return self.next >= self.end and not self.running
+
+    def cut(self) -> None:
+        """From now on no samples are begun."""
+        with self.lock:
+            self.end = self.next
+
+    def make(self, place: int) -> None:
+        """Makes a sample, in the thread that calls this."""
+        began_ns = time.perf_counter_ns()
+        try:
+            sample = self._context.copy().run(self._make if self._modes is None else self._make_in_modes, place)
+            self._outcomes[place] = sample, None, time.perf_counter_ns() - began_ns
+        except BaseException as error:
+            self._outcomes[place] = None, error, time.perf_counter_ns() - began_ns
+            if not (self._goes_on and isinstance(error, Exception)):
+                self.cut()
+
+    def _make_in_modes(self, place: int) -> Any:
+        assert self._modes is not None
+        with _entered(self._modes):
+            return self._make(place)
+
+    def took_ns(self, place: int) -> int:
+        """Returns how long a sample took."""
+        outcome = self._outcomes[place]
+        return 0 if outcome is None else outcome[2]
+
+    def take(self, place: int) -> Any:
+        """Returns a sample, or raises its exception, once. They are begun in their order, so one that was not begun is
+        behind an exception."""
+        outcome, self._outcomes[place] = self._outcomes[place], None
+        assert outcome is not None
+        try:
+            if outcome[1] is not None:
+                raise outcome[1]
+            return outcome[0]
+        finally:
+            del outcome  # the traceback of the exception has this frame
+
+
+class _Shared:
+    """The state that the threads share with SampleThreads. They must not refer to that, because its end is theirs."""
+
+    def __init__(self, count: int, ended: Callable[[], None], note: _Note) -> None:
+        self.queue: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self.ended = ended
+        self.note = note
+        self.current: Batch | None = None  # the batch whose samples are noted
+        self.at: list[tuple[Batch, int] | None] = [None] * count  # what each thread makes
+
+    def make_some(self, thread: int, batch: Batch) -> None:
+        """Makes samples of a batch until all are begun."""
+        while (place := self._begin(thread, batch)) is not None:
+            batch.make(place)
+            self._end(thread, batch)
+
+    def _begin(self, thread: int, batch: Batch) -> int | None:
+        with batch.lock:
+            place = batch.next
+            if place >= batch.end:
+                return None
+            batch.next += 1
+            batch.running += 1
+            self.at[thread] = batch, place
+            if batch is self.current:
+                self.note(thread, place)
+        return place
+
+    def _end(self, thread: int, batch: Batch) -> None:
+        with batch.lock:
+            batch.running -= 1
+            is_over = batch.next >= batch.end and not batch.running
+            self.at[thread] = None
+            if batch is self.current:
+                self.note(thread, NO_SAMPLE)
+        if is_over:
+            self.ended()
+
+    def show(self, batch: Batch) -> None:
+        with batch.lock:
+            self.current = batch
+            for thread, at in enumerate(self.at):
+                if at is not None and at[0] is batch:
+                    self.note(thread, at[1])
+
+
+def _work(shared: _Shared, thread: int) -> None:
+    """Runs in a thread: makes samples of one batch after the other."""
+    if (torch := imported("torch")) is not None:
+        torch.get_num_threads()  # gives OpenMP in this thread the number of threads of this process
+    while (batch := shared.queue.get()) is not None:
+        shared.make_some(thread, batch)
+        del batch  # so that a thread that waits keeps no samples
+
+
+def _note_nothing(thread: int, place: int) -> None:
+    pass
+
+
+class SampleThreads:
+    """So many threads. ended: called, in a thread, when all samples of a batch that were begun have ended. note: told
+    which sample of the batch that is shown a thread makes, or NO_SAMPLE."""
+
+    def __init__(self, count: int, ended: Callable[[], None], note: _Note = _note_nothing) -> None:
+        self._count = count
+        self._ended = ended
+        self._note = note
+        self._pid = 0  # of the process that has the threads
+        self._threads: list[threading.Thread] = []
+        self._shared = _Shared(count, ended, note)
+
+    def begin(self, batch: Batch) -> None:
+        """Lets the threads make the samples of a batch, after those of batches that were begun before."""
+        if self._pid != os.getpid():  # a forked child does not have the threads
+            self._start()
+        for _ in range(min(self._count, len(batch.indices))):
+            self._shared.queue.put(batch)
+
+    def show(self, batch: Batch) -> None:
+        """From now on the samples of this batch are noted."""
+        self._shared.show(batch)
+
+    def _start(self) -> None:
+        self._shared = _Shared(self._count, self._ended, self._note)
+        self._threads = [
+            threading.Thread(target=_work, args=(self._shared, at), name=f"headrace-sample-{at}", daemon=True)
+            for at in range(self._count)
+        ]
+        for one in self._threads:
+            try:
+                one.start()
+            except RuntimeError as error:
+                self._let_go()
+                raise RuntimeError(
+                    f"headrace: cannot start {self._count} threads for samples: {error}; lower sample_threads, or look "
+                    "at the limits on processes (ulimit -u, the cgroup's pids.max)"
+                ) from error
+        self._pid = os.getpid()
+
+    def end(self, seconds: float) -> None:
+        """Ends the threads. Waits at most so long for samples that have begun."""
+        self._let_go()
+        deadline = time.monotonic() + seconds
+        for one in self._threads if self._pid == os.getpid() else ():
+            one.join(max(0.0, deadline - time.monotonic()))
+
+    def _let_go(self) -> None:
+        for _ in self._threads:
+            self._shared.queue.put(None)
+
+    def __del__(self) -> None:
+        self._let_go()
