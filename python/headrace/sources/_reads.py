@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from headrace import _core
+from headrace._base import lookup
 from headrace._samples.mixed import is_mixed
 from headrace.sources._source import Source
 
@@ -24,7 +25,20 @@ class Reads(Protocol):
 
 def reads_of(dataset: Any) -> Reads | None:
     """Returns what a dataset reads, or None if that is not known, or if nothing of it is remote. torch's Subset and
-    ConcatDataset, and the dataset of a Mixture, are looked through."""
+    ConcatDataset, and the dataset of a Mixture, are looked through, and a dataset with a method `reads`."""
+    if not isinstance(dataset, Source) and callable(lookup.attribute(dataset, "reads")):
+        return _reads_of_users(dataset)
+    return _reads_of_known(dataset)
+
+
+def _reads_of_users(dataset: Any) -> Reads | None:
+    """Returns what a dataset of the user's reads, if one of its attributes is a source or a known dataset over some."""
+    found = [one for one in map(_reads_of_known, lookup.attribute(dataset, "__dict__", {}).values()) if one is not None]
+    return _Users(dataset, found[0]) if len(found) == 1 else None
+
+
+def _reads_of_known(dataset: Any) -> Reads | None:
+    """Returns what a source reads, or a dataset of torch or headrace over some."""
     if isinstance(dataset, Source):
         found: Reads | None = dataset._asked()
         return found
@@ -44,6 +58,17 @@ def _is_torchs(dataset: Any, name: str) -> bool:
 def _known(indices: list[Any], count: int) -> Iterator[int]:
     """Yields those that are ints from 0 to count - 1."""
     return (index for index in indices if type(index) is int and 0 <= index < count)
+
+
+class _Users:
+    """A dataset of the user's, whose method `reads` returns the index in its source for an index of its own, or
+    None."""
+
+    def __init__(self, dataset: Any, inner: Reads) -> None:
+        self._dataset, self._inner = dataset, inner
+
+    def ask(self, indices: list[Any], announcer: _core.Announcer, /) -> None:
+        self._inner.ask([self._dataset.reads(index) for index in indices], announcer)
 
 
 class _Part:

@@ -238,6 +238,33 @@ def test_datasets_around_sources_are_looked_through() -> None:
     assert _reads.reads_of(Numbers()) is None and _reads.reads_of(Subset(near, [1])) is None
 
 
+class Reversed:
+    """A dataset of a user's around a source, which says what it reads."""
+
+    def __init__(self, *sources_: Any) -> None:
+        for number, one in enumerate(sources_):
+            setattr(self, f"source_{number}", one)
+
+    def __len__(self) -> int:
+        return 10
+
+    def reads(self, index: int) -> int | None:
+        return 9 - index if index else None
+
+
+def test_dataset_says_what_it_reads() -> None:
+    asked = Asked()
+    source = FakeSource(asked)
+    for dataset in (Reversed(source), Subset(Reversed(Subset(source, range(10))), [0, 1, 2, 3])):
+        asked.indices = []
+        reads = _reads.reads_of(dataset)
+        assert reads is not None
+        reads.ask([0, 1, 3], _core.Announcer())
+        assert [one for one in asked.indices if one is not None] == [8, 6]
+    assert _reads.reads_of(Reversed(source, source)) is None and _reads.reads_of(Reversed(FakeSource(None))) is None
+    assert _reads.reads_of(Reversed(Reversed(source))) is None
+
+
 # ---- with a server ----
 
 
@@ -298,6 +325,30 @@ def test_headrace_loader_and_plan_announce(server: RemoteServer) -> None:
         got += [sample for batch in iterator for sample in batch]
         assert len(server.requests) - before <= COUNT
         assert sorted(int(label) for _, label in got) == list(range(COUNT))
+
+
+class Labels:
+    def __init__(self, tar: Any) -> None:
+        self.tar = tar
+
+    def __len__(self) -> int:
+        return 30
+
+    def __getitem__(self, index: int) -> int:
+        return int(self.tar[2 * index][1])
+
+    def reads(self, index: int) -> int:
+        return 2 * index
+
+
+def test_dataset_with_reads_is_announced(server: RemoteServer) -> None:
+    remote = open_tar(server)
+    before = len(server.requests)
+    iterator = iter(DataLoader(Labels(remote), 3, shuffle=True, num_workers=1))
+    got = next(iterator).tolist()
+    assert until(lambda: len(server.requests) - before >= 29 and is_done(), PATIENCE_S)
+    got += [label for batch in iterator for label in batch.tolist()]
+    assert sorted(got) == list(range(0, 60, 2)) and len(server.requests) - before <= 30
 
 
 def test_of_other_samplers_the_drawn_tasks_are_announced(server: RemoteServer) -> None:
