@@ -71,7 +71,7 @@ def test_random_sampler_is_the_order_of_its_seed() -> None:
 
 def test_buffers_of_other_types_are_refused() -> None:
     order = _core.Order.stream(5, 0, 0)
-    with pytest.raises(TypeError, match="written as int64, and this buffer has format 'i'"):
+    with pytest.raises(TypeError, match="indices are int64, and this buffer has format 'i'"):
         order.fill(0, 1, np.empty(3, np.int32))
     with pytest.raises((BufferError, ValueError)):
         order.fill(0, 1, np.empty(6, np.int64)[::2])
