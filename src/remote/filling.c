@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Has whole objects fetched and kept, in threads. */
-#include <headrace/face/kept.h>
 
 #include <errno.h>
 #include <inttypes.h>
@@ -11,6 +10,7 @@
 #include "base/base.h"
 #include "base/error.h"
 #include "blocks.h"
+#include "kept.h"
 #include "remote.h"
 
 /* So half of the requests that the fetcher sends at a time are left for others. */
@@ -129,7 +129,7 @@ static int start_threads(hr_filling *filling) {
 
 static uint64_t kept_bytes_of(const hr_filling *filling, const struct hr__known *known) {
     struct hr_kept kept;
-    return hr_kept_look(filling->folder, known->object.name, &kept) == 0 ? kept.kept_bytes : 0;
+    return hr__kept_look(filling->folder, known->object.name, &kept) == 0 ? kept.kept_bytes : 0;
 }
 
 static int add_objects(hr_filling *filling, const char *const *paths, size_t count) {

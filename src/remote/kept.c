@@ -138,7 +138,7 @@ static void describe(const struct hr__kept_file *file, struct hr_kept *ret_kept)
     hr__close(&fd);
 }
 
-int hr_kept_look(const char *folder, const char *name, struct hr_kept *ret_kept) {
+int hr__kept_look(const char *folder, const char *name, struct hr_kept *ret_kept) {
     char path[HR__PATH_BYTES];
     struct hr__kept_file file = {.name = name, .path = path};
     if (!hr__is_name(name) || hr__blocks_path(folder, name, path) < 0) return -ENOENT;

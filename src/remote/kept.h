@@ -17,6 +17,9 @@ struct hr__kept_file {
  * a negative errno without a message. */
 int hr__kept_visit(const char *folder, int (*visit)(void *context, const struct hr__kept_file *file), void *context);
 
+/* Looks at one object. -ENOENT without a message. */
+int hr__kept_look(const char *folder, const char *name, struct hr_kept *ret_kept);
+
 struct hr__kept_row {
     char name[HR_KEPT_NAME_BYTES];
     uint64_t disk_bytes;

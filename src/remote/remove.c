@@ -72,7 +72,7 @@ static int remove_one(const char *folder, const char *name, bool force) {
 
 int hr_kept_remove(const char *folder, const char *name, bool force) {
     struct hr_kept kept;
-    if (hr_kept_look(folder, name, &kept) < 0)
+    if (hr__kept_look(folder, name, &kept) < 0)
         return hr__fail(-ENOENT, "remote: nothing is kept under the name %.64s", name);
     int r = remove_one(folder, name, force);
     if (r == -ENOENT) return 0; /* another process has removed it */
@@ -103,7 +103,7 @@ static bool is_wanted(const struct collecting *collecting, const struct hr_kept 
 static int collect_one(struct collecting *collecting, const struct hr__kept_row *row) {
     struct hr_kept kept;
     int r = 0;
-    if (hr_kept_look(collecting->folder, row->name, &kept) < 0 || !is_wanted(collecting, &kept)) return 0;
+    if (hr__kept_look(collecting->folder, row->name, &kept) < 0 || !is_wanted(collecting, &kept)) return 0;
     if (collecting->limits->is_dry)
         r = hr_kept_is_open(collecting->folder, row->name) ? -EBUSY : 0;
     else

@@ -40,8 +40,6 @@ HR_API int hr_kept_folder(char *ret_path, size_t room);
 /* Calls `visit` for each object, in no order, until it returns something else than 0. Returns that, or a negative errno
  * with a message. */
 HR_API int hr_kept_list(const char *folder, int (*visit)(void *context, const struct hr_kept *kept), void *context);
-/* Looks at one. -ENOENT without a message. */
-HR_API int hr_kept_look(const char *folder, const char *name, struct hr_kept *ret_kept);
 /* Returns true if an address names an object that is shown so: with or without its query. */
 HR_API bool hr_kept_is_of(const struct hr_kept *kept, const char *url);
 /* Returns true if a process has its file open now. */

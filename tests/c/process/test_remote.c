@@ -8,11 +8,11 @@
 #include <time.h>
 
 #include <headrace/face/fetcher.h>
-#include <headrace/face/kept.h>
 
 #include "base/base.h"
 #include "remote/blocks.h"
 #include "remote/fetcher.h"
+#include "remote/kept.h"
 #include "remote/remote.h"
 #include "source/pool.h"
 
@@ -480,8 +480,8 @@ static void kept_objects_are_listed_and_compared_with_their_checksums(void **sta
     check(checked.first == 5 * HR__UNIT_BYTES && checked.damaged_bytes == HR__UNIT_BYTES);
     check(truncate(path, 100) == 0);
     check(hr_kept_verify(below, NAME, NULL, &checked) == HR_E_CORRUPT);
-    check(hr_kept_look(below, NAME, &found) == 0 && found.is_damaged);
-    check(hr_kept_look(below, "x", &found) == -ENOENT && hr_kept_verify(below, "../x", NULL, &checked) == -ENOENT);
+    check(hr__kept_look(below, NAME, &found) == 0 && found.is_damaged);
+    check(hr__kept_look(below, "x", &found) == -ENOENT && hr_kept_verify(below, "../x", NULL, &checked) == -ENOENT);
 }
 
 static void after_another_boot_saved_units_are_compared(void **state) {
@@ -496,9 +496,9 @@ static void after_another_boot_saved_units_are_compared(void **state) {
     save(blocks, true);
     must(hr__blocks_write(blocks, HR__UNIT_BYTES, data, sizeof data));
     hr__blocks_close(blocks);
-    check(hr_kept_look(folder, NAME, &kept) == 0 && kept.kept_bytes == 2 * HR__UNIT_BYTES);
+    check(hr__kept_look(folder, NAME, &kept) == 0 && kept.kept_bytes == 2 * HR__UNIT_BYTES);
     write_boot("two");
-    check(hr_kept_look(folder, NAME, &kept) == 0 && kept.kept_bytes == HR__UNIT_BYTES);
+    check(hr__kept_look(folder, NAME, &kept) == 0 && kept.kept_bytes == HR__UNIT_BYTES);
     must(hr_kept_verify(folder, NAME, NULL, &checked));
     check(checked.bytes == HR__UNIT_BYTES);
 }
@@ -553,7 +553,7 @@ static void what_is_in_use_is_not_removed(void **state) {
     read_one(pool, 0, OBJECT_BYTES);
     check(collect(below, -1, UINT64_MAX, false) == 0 && collect(below, 0, UINT64_MAX, true) == 0);
     must(hr_kept_remove(below, NAME, true));
-    check(hr_kept_look(below, NAME, &kept) == -ENOENT && hr_kept_remove(below, NAME, false) == -ENOENT);
+    check(hr__kept_look(below, NAME, &kept) == -ENOENT && hr_kept_remove(below, NAME, false) == -ENOENT);
     read_many(pool, 9); /* of the file without a name, or of a new one */
     hr__pool_free(pool);
     struct hr__pool *other = open_object();
@@ -563,7 +563,7 @@ static void what_is_in_use_is_not_removed(void **state) {
     hr__link_close();
     int64_t deadline_ns = hr__now_ns() + 30 * HR_NS_PER_S;
     while (collect(below, 0, UINT64_MAX, false) == 0) check(hr__now_ns() < deadline_ns); /* it sees the end of that */
-    check(hr_kept_look(below, NAME, &kept) == -ENOENT);
+    check(hr__kept_look(below, NAME, &kept) == -ENOENT);
 }
 
 static void by_age_and_size_the_longest_unused_goes_first(void **state) {
@@ -586,9 +586,9 @@ static void by_age_and_size_the_longest_unused_goes_first(void **state) {
     check(collect(folder, -1, UINT64_MAX, false) == 0);
     check(collect(folder, 2500 * HR_NS_PER_S, UINT64_MAX, true) == 1);
     check(collect(folder, 2500 * HR_NS_PER_S, UINT64_MAX, false) == 1);
-    check(hr_kept_look(folder, names[0], &kept) == -ENOENT && hr_kept_look(folder, names[1], &kept) == 0);
+    check(hr__kept_look(folder, names[0], &kept) == -ENOENT && hr__kept_look(folder, names[1], &kept) == 0);
     check(collect(folder, -1, 5 * HR__UNIT_BYTES, false) == 1);
-    check(hr_kept_look(folder, names[1], &kept) == -ENOENT && hr_kept_look(folder, names[2], &kept) == 0);
+    check(hr__kept_look(folder, names[1], &kept) == -ENOENT && hr__kept_look(folder, names[2], &kept) == 0);
     must(hr__blocks_path(folder, names[2], path));
     check(truncate(path, 1000) == 0);
     check(collect(folder, -1, UINT64_MAX, false) == 1); /* it is damaged */
@@ -665,7 +665,7 @@ static void filling_keeps_whole_objects(void **state) {
         hr_filling_free(filling);
     }
     must(hr_remote_folder(below, sizeof below));
-    check(hr_kept_look(below, NAME, &kept) == 0 && kept.kept_bytes == OBJECT_BYTES);
+    check(hr__kept_look(below, NAME, &kept) == 0 && kept.kept_bytes == OBJECT_BYTES);
     wait_for_end_of_fetcher(below);
     must(hr_kept_remove(below, NAME, false));
     setenv("TEST_QUOTA", "100000", 1);
