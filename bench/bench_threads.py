@@ -19,7 +19,7 @@ from measure import QUICK, ROUNDS, Case, Goal, Key, Row, in_turn, in_words, run_
 
 WAIT_S = 0.02
 SECONDS = 0.6 if QUICK else 2.0  # of each turn
-COUNT = 1 << 20
+COUNT = 1 << 30
 TORCH_WORKERS = 8
 MANY = 64  # samples at a time, for memory
 THREADS, ALONE, TORCH = "headrace, threads", "headrace", f"torch, {TORCH_WORKERS} workers"
