@@ -273,6 +273,13 @@ static bool has_ended(struct serving *serving) {
     return is_ending || now_ns - serving->used_ns > (int64_t)fetcher->options.idle_ms * (HR_NS_PER_S / 1000);
 }
 
+static void take_events(struct serving *serving, size_t count) {
+    if (serving->is_ready[1]) hr__eventfd_drain(serving->fetcher->wake_fd);
+    for (size_t i = OWN_FDS; i < count; i++)
+        if (serving->is_ready[i]) take_messages(serving->fetcher, serving->readers[i], serving->memory);
+    if (serving->is_ready[0]) accept_readers(serving->fetcher);
+}
+
 static void serve(struct serving *serving) {
     enum { PART_OF_IDLE = 4 };
     int64_t idle_ns = (int64_t)serving->fetcher->options.idle_ms * (HR_NS_PER_S / 1000) / PART_OF_IDLE;
@@ -281,12 +288,8 @@ static void serve(struct serving *serving) {
         size_t count = list_fds(serving);
         int r = count ? hr__poll(serving->fds, serving->is_ready, count, hr__now_ns() + slice_ns) : -ENOMEM;
         if (r < 0 && r != -ETIMEDOUT && r != -EINTR) hr__sleep_until(hr__now_ns() + HR_NS_PER_S / 100);
-        if (r <= 0) continue;
-        if (serving->is_ready[1]) hr__eventfd_drain(serving->fetcher->wake_fd);
-        for (size_t i = OWN_FDS; i < count; i++)
-            if (serving->is_ready[i]) take_messages(serving->fetcher, serving->readers[i], serving->memory);
-        if (serving->is_ready[0]) accept_readers(serving->fetcher);
-        drop_gone(serving->fetcher);
+        if (r > 0) take_events(serving, count);
+        drop_gone(serving->fetcher); /* also those to which an answer could not be sent */
     }
 }
 

@@ -59,15 +59,34 @@ static bool is_idle(const struct hr__object *object) {
 
 /* Forgets the object that was not used for the longest time, of some, and closes its file. What was written to it since
  * the last save stays until the machine stops. */
-static void forget_one(hr_fetcher *fetcher) {
+static bool forget_one(hr_fetcher *fetcher) {
     struct hr__object **oldest = NULL;
     for (size_t i = 0; i < HR__OBJECT_LISTS; i++)
         for (struct hr__object **place = &fetcher->objects[i]; *place; place = &(*place)->next)
             if (is_idle(*place) && (!oldest || (*place)->used_ns < (*oldest)->used_ns)) oldest = place;
-    if (!oldest) return;
+    if (!oldest) return false;
     struct hr__object *object = *oldest;
     *oldest = object->next;
     free_object(fetcher, object);
+    return true;
+}
+
+static void stop_filling(hr_fetcher *fetcher, struct hr__object *object) {
+    struct hr__object **place = &fetcher->fill_first, *before = NULL;
+    for (; *place != object; place = &before->next_to_fill) before = *place;
+    *place = object->next_to_fill;
+    if (fetcher->fill_last == object) fetcher->fill_last = before;
+    object->is_filling = false;
+    object->job_count--;
+}
+
+/* Forgets objects until there is room for one more, also some that were to be fetched as a whole. */
+static void make_room(hr_fetcher *fetcher) {
+    while (fetcher->object_count >= hr__jobs_open_most()) {
+        if (forget_one(fetcher)) continue;
+        if (!fetcher->fill_first) return;
+        stop_filling(fetcher, fetcher->fill_first);
+    }
 }
 
 uint64_t hr__jobs_open_most(void) {
@@ -92,7 +111,7 @@ static struct hr__object *find_object(hr_fetcher *fetcher, const struct hr__rang
 }
 
 static struct hr__object *add_object(hr_fetcher *fetcher, const struct hr__range_request *range) {
-    if (fetcher->object_count >= hr__jobs_open_most()) forget_one(fetcher);
+    make_room(fetcher);
     struct hr__object *object = hr__realloc(NULL, sizeof *object);
     if (!object) return NULL;
     *object = (struct hr__object){.bytes = range->object_bytes};
@@ -163,15 +182,6 @@ void hr__jobs_count_kept(hr_fetcher *fetcher) {
     fetcher->quota_bytes = fetcher->options.quota_bytes;
     if (fetcher->quota_bytes == UINT64_MAX) fetcher->quota_bytes = (system.free_bytes + bytes) / 2;
     pthread_mutex_unlock(&fetcher->lock);
-}
-
-static void stop_filling(hr_fetcher *fetcher, struct hr__object *object) {
-    struct hr__object **place = &fetcher->fill_first, *before = NULL;
-    for (; *place != object; place = &before->next_to_fill) before = *place;
-    *place = object->next_to_fill;
-    if (fetcher->fill_last == object) fetcher->fill_last = before;
-    object->is_filling = false;
-    object->job_count--;
 }
 
 /* Closes the file of an object, so that it is open elsewhere only if it is in use. Returns false if it is being fetched
@@ -406,6 +416,7 @@ static struct hr__job *add_part(hr_fetcher *fetcher, struct hr__object *object, 
  * random order all of it will be needed. */
 static void note_wanted(hr_fetcher *fetcher, struct hr__object *object, uint64_t bytes) {
     object->wanted_units += (bytes + HR__UNIT_BYTES - 1) / HR__UNIT_BYTES;
+    if (bytes >= object->bytes) return; /* all of it is wanted: there is no rest */
     if (object->is_filling || object->wanted_units < object->bytes / HR__UNIT_BYTES / FILL_SHARE) return;
     if (object->fill_at >= object->bytes) return;
     object->is_filling = true;
@@ -701,12 +712,12 @@ static void end_job(hr_fetcher *fetcher, struct hr__job *job) {
     pthread_cond_signal(&fetcher->has_jobs);
 }
 
-/* Credentials that are refused are a failure of the requests that have them. Others fetch the bytes with their own. */
+/* A failure is one of the requests that have the address and the settings of the job: their credentials, how long they
+ * try, a commit that is gone. Others fetch the bytes with their own. */
 static void note_failures(struct hr__job *job, int code, const char *text) {
     for (uint32_t i = 0; i < job->request_count; i++) {
         struct hr__request *request = job->requests[i];
-        if (code == -EACCES && job->object &&
-            (strcmp(request->storage, job->storage) != 0 || strcmp(request->url, job->url) != 0))
+        if (job->object && (strcmp(request->storage, job->storage) != 0 || strcmp(request->url, job->url) != 0))
             request->needs_direct = true;
         else
             note_failure(request, code, text);

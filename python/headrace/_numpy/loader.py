@@ -200,6 +200,13 @@ class Loader(Options):
                 "shuffle, sampler and batch_sampler need a map-style dataset (one with __getitem__), but this dataset "
                 "is iterable"
             )
+        divides_by_torch = lookup.own_class("datasets.iterable_dataset", "IterableDataset")
+        if self.num_workers > 1 and divides_by_torch is not None and isinstance(self.dataset, divides_by_torch):
+            raise ValueError(
+                "an iterable dataset of Hugging Face divides its samples among the workers of torch's loaders only, so "
+                f"each of num_workers={self.num_workers} would give all samples: use headrace.torch.DataLoader, or "
+                "num_workers=1"
+            )
         keeps_place = goes_by_state(self.dataset, self._is_iterable)
         _options.Settings.of(_options.own_values(self), {}, self._is_iterable, keeps_place)
         if self.shuffle and self.sampler is not None:

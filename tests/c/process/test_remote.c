@@ -47,7 +47,8 @@ static void refuse(hr_fetcher *fetcher, const struct hr_fetcher_job *job) {
         pthread_mutex_unlock(&fetcher->lock);
         usleep(1000);
     }
-    must(hr_fetcher_fail(fetcher, job->id, -EACCES, "remote: the token has expired"));
+    const char *code = getenv("TEST_FAILURE");
+    must(hr_fetcher_fail(fetcher, job->id, code ? -atoi(code) : -EACCES, "remote: the token has expired"));
 }
 
 static void do_job(hr_fetcher *fetcher, const struct hr_fetcher_job *job) {
@@ -306,24 +307,37 @@ static void a_killed_reader_disturbs_no_other(void **state) {
     hr__pool_free(pool);
 }
 
-static void refused_credentials_fail_their_own_reader(void **state) {
+/* A job of a child fails with a code. The reader that waits for it, too, has other settings. */
+static void fail_the_other_reader(int code) {
     const struct hr_remote_object object = {URL, URL, EXPIRED, NAME, "etag:1", OBJECT_BYTES};
-    char path[HR__PATH_BYTES];
+    char path[HR__PATH_BYTES], text[20];
     int status;
-    (void)state;
+    snprintf(text, sizeof text, "%d", -code);
+    setenv("TEST_FAILURE", text, 1);
     struct hr__pool *pool = open_object();
     pid_t pid = fork();
     if (pid == 0) {
         unsigned char data[10];
         must(hr_remote_add(&object));
-        _exit(hr__pool_read(open_object(), 0, 0, data, sizeof data) == -EACCES ? 0 : 1);
+        _exit(hr__pool_read(open_object(), 0, 0, data, sizeof data) == code ? 0 : 1);
     }
     begun_path(path);
     for (int64_t end_ns = hr__now_ns() + 30 * HR_NS_PER_S; access(path, F_OK) != 0; usleep(1000))
         check(hr__now_ns() < end_ns);
-    read_one(pool, 0, 10); /* waits for the job of the child, and gets its bytes by its own credentials */
+    read_one(pool, 0, 10); /* waits for the job of the child, and gets its bytes by its own settings */
     check(waitpid(pid, &status, 0) == pid && status == 0);
     hr__pool_free(pool);
+    unsetenv("TEST_FAILURE");
+}
+
+static void refused_credentials_fail_their_own_reader(void **state) {
+    (void)state;
+    fail_the_other_reader(-EACCES);
+}
+
+static void tries_of_other_settings_fail_their_own_reader(void **state) {
+    (void)state;
+    fail_the_other_reader(-ETIMEDOUT);
 }
 
 static void forked_children_make_their_own_connection(void **state) {
@@ -729,6 +743,7 @@ int main(int count, char **words) {
         TEST(a_fetcher_that_dies_at_its_start_is_an_error_or_replaced),
         TEST(a_killed_reader_disturbs_no_other),
         TEST(refused_credentials_fail_their_own_reader),
+        TEST(tries_of_other_settings_fail_their_own_reader),
         TEST(forked_children_make_their_own_connection),
         TEST(a_removed_folder_is_no_error),
         TEST(kept_objects_are_listed_and_compared_with_their_checksums),

@@ -10,6 +10,7 @@ import pickle
 import random
 import subprocess
 import sys
+import types
 from collections import namedtuple
 from typing import Any
 
@@ -413,3 +414,16 @@ def test_class_with_its_own_epoch_shuffles_each_epoch() -> None:
     loader = Counted(np.arange(50), 10, shuffle=True, seed=1)
     first, second = ([batch.tolist() for batch in loader] for _ in range(2))
     assert first != second
+
+
+def test_dataset_that_divides_by_torchs_workers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each worker of an iterable dataset of Hugging Face would give all samples."""
+    module = types.ModuleType("datasets.iterable_dataset")
+    made = type("IterableDataset", (), {"__module__": module.__name__, "__iter__": lambda self: iter(range(4))})
+    module.IterableDataset = made  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    with pytest.raises(
+        ValueError, match=r"each of num_workers=2 would give all samples: use headrace\.torch\.DataLoader"
+    ):
+        headrace.Loader(made(), num_workers=2)
+    assert [batch.tolist() for batch in headrace.Loader(made(), batch_size=2, num_workers=0)] == [[0, 1], [2, 3]]

@@ -826,8 +826,8 @@ def test_samples_of_an_interrupted_batch_are_not_begun_later() -> None:
 def test_sample_of_a_loader_without_batches_is_counted_once() -> None:
     iterator = iter(loader_of(DataLoader, lambda index: time.sleep(0.005) or index, 1, 4, batch_size=None))
     assert list(iterator) == list(range(COUNT))
-    _, slowest_s, median_s = shown.slow_sample(iterator._show)
-    assert slowest_s >= median_s >= 0.003  # a second count of each would be of no time
+    _, _, median_s = shown.slow_sample(iterator._show)
+    assert median_s >= 0.003  # a second count of each would be of no time
 
 
 def test_batch_that_cannot_be_begun_early_raises_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:

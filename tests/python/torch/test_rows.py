@@ -418,3 +418,23 @@ def test_installed_torch_loaders_gather(gathered: Counter) -> None:
         assert gathered.take() == 4
     finally:
         headrace.torch.uninstall()
+
+
+def test_rows_of_arrays_and_tensors_are_collated_by_torch() -> None:
+    """torch's result depends on the first sample of each batch: it takes arrays and tensors, or raises."""
+    data = ConcatDataset([TensorDataset(torch.arange(5)), TensorDataset(torch.arange(10, 14))])
+    data.datasets[0].tensors = (np.arange(5),)  # type: ignore[attr-defined]
+    order = [2, 8, 7, 8, 2, 7]
+
+    def outcomes(kind: Any, workers: int) -> list[Any]:
+        iterator, found = iter(kind(data, 3, sampler=order, num_workers=workers)), list[Any]()
+        for _ in range(2):
+            try:
+                found.append(next(iterator)[0].tolist())
+            except Exception as error:
+                found.append(type(error))
+        return found
+
+    for workers in (0, 1):
+        assert outcomes(DataLoader, workers) == outcomes(torchs.DataLoader, workers)
+        assert outcomes(DataLoader, workers)[0] == [2, 13, 12]

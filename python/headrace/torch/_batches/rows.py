@@ -277,7 +277,10 @@ class _TensorGatherer:
         tensors = [leaf.tensors for leaf in self._root.leaves]
         if set(map(type, tensors)) != {tuple} or len(set(map(len, tensors))) != 1:
             return None
-        columns = _core.Columns.of(tuple(zip(*tensors, strict=True)))
+        pieces = tuple(zip(*tensors, strict=True))
+        if any(len(set(map(type, one))) > 1 for one in pieces):
+            return None  # torch collates by the class of the first sample, and may refuse the others
+        columns = _core.Columns.of(pieces)
         if columns is None or any(map(_has_names, itertools.chain(*tensors))):
             return None
         if any(len(set(map(len, one))) > 1 for one in tensors):  # a program has changed them
