@@ -33,6 +33,7 @@ Result = TypeVar("Result")
 
 TAKEN = 3  # exit code: another process is the fetcher of the folder
 _THREADS = 64
+_MOST_THREADS = 512  # with those that wait before another try
 _FILES_OF_THREAD = 8  # under a low limit of open files (ulimit -n) there are fewer threads
 _LOOKS = 32  # at the same time, of one call
 _SAVE_S = 60.0
@@ -45,6 +46,60 @@ _MOST_WAIT_S = 10.0
 _KNOWN_S = 60.0  # for which sizes and versions are not asked for again
 _MOST_KNOWN = 100_000
 _NO_QUOTA = 2**64 - 1
+
+
+# ---- threads ----
+
+
+class Threads:
+    """The threads that do jobs. While one of them waits before another try, a further one takes its place, so that a
+    host that does not answer holds up no other one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._wanted = 0  # threads that do not wait
+        self._running = self._asleep = 0
+        self._work: Callable[[], None] = lambda: None
+
+    def begin(self, wanted: int, work: Callable[[], None]) -> None:
+        """Starts the threads. work: runs in each."""
+        self._work = work
+        with self._lock:
+            self._wanted = wanted
+        for _ in range(wanted):
+            self._start()
+
+    def _start(self) -> None:
+        with self._lock:
+            self._running += 1
+        try:
+            threading.Thread(target=self._work, daemon=True).start()
+        except RuntimeError:  # the process may have no more of them
+            with self._lock:
+                self._running -= 1
+
+    def sleep(self, seconds: float) -> None:
+        """Waits, in one of the threads."""
+        with self._lock:
+            self._asleep += 1
+            is_short = self._running - self._asleep < self._wanted and self._running < _MOST_THREADS
+        try:
+            if is_short:
+                self._start()
+            time.sleep(seconds)
+        finally:
+            with self._lock:
+                self._asleep -= 1
+
+    def leaves(self) -> bool:
+        """Returns True if the thread that asks is one too many, and is to end."""
+        with self._lock:
+            is_spare = self._running - self._asleep > self._wanted
+            self._running -= is_spare
+        return is_spare
+
+
+_threads = Threads()
 
 
 # ---- requests that are tried again ----
@@ -60,7 +115,7 @@ class Hosts:
         begin = self._begins.get(host, 0.0)
         left = min(begin, deadline) - time.monotonic()
         if left > 0:
-            time.sleep(left)
+            _threads.sleep(left)
 
     def note(self, host: str, wait_s: float) -> None:
         self._begins[host] = max(self._begins.get(host, 0.0), time.monotonic() + wait_s)
@@ -95,7 +150,7 @@ def _retry(wait: Wait, address: Address, most_s: float, request: Callable[[], Re
             wait_s = min(wait_s * (0.5 + random.random()), most_s - waited)
             if failure.what.startswith("status"):
                 _hosts.note(address.host, wait_s)
-            time.sleep(max(wait_s, 0.01))
+            _threads.sleep(max(wait_s, 0.01))
 
 
 # ---- jobs ----
@@ -249,6 +304,8 @@ def _work(fetcher: Any) -> None:
             return
         if job:
             do_job(fetcher, job)
+        if _threads.leaves():
+            return
 
 
 # ---- the process ----
@@ -287,8 +344,8 @@ def _serve(fetcher: Any, folder: str, idle_s: float) -> None:
     """Starts the threads, and saves from time to time, and when no reader is left for a while. The end is then short,
     and the next fetcher does not wait for it."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    for _ in range(_THREADS if files < 0 else min(_THREADS, max(4, files // _FILES_OF_THREAD))):
-        threading.Thread(target=_work, args=(fetcher,), daemon=True).start()
+    count = _THREADS if files < 0 else min(_THREADS, max(4, files // _FILES_OF_THREAD))
+    _threads.begin(count, lambda: _work(fetcher))
     fetcher.show(0, 0)
     saved = used = written = time.monotonic()
     while not (info := fetcher.look())["is_ending"]:

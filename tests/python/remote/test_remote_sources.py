@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from certificates import make_certificate, needs_openssl
 from headrace import _core, sources
+from processes import until
 from remote_runs import (
     BIG,
     FILES,
@@ -380,3 +381,24 @@ def test_killed_fetchers_are_replaced(server: RemoteServer, tmp_path: pathlib.Pa
         assert remote[index].astype("uint16").tobytes() == wanted
         killed += len(kill_fetchers(tmp_path / "remote"))
     assert killed > 3
+
+
+def test_host_that_does_not_answer_holds_up_no_other(server: RemoteServer, tmp_path: pathlib.Path) -> None:
+    """All threads of the fetcher wait before another try to one host: half for readers, and half for what was asked
+    for."""
+    contents = {f"{number}.dat": bytes(300_000) for number in range(150)}
+    with RemoteServer(contents) as dead:
+        waiting = sources.Objects([dead.url(name) for name in contents], storage={"retry_s": 300})
+        dead.faults = Faults(seed=1, kinds=("503",))
+        waiting.prepare(list(range(50, 150)))
+        readers = [threading.Thread(target=lambda at=at: waiting[at], daemon=True) for at in range(40)]
+        for one in readers:
+            one.start()
+        assert until(lambda: dead.faults.drawn["503"] >= 64, 60)
+        remote, local = open_both("Tokens", server, tmp_path)
+        assert as_text(remote[len(local) - 1]) == as_text(local[len(local) - 1])
+        assert all(one.is_alive() for one in readers)
+        dead.faults = Faults()
+        for one in readers:
+            one.join(60)
+        assert not any(one.is_alive() for one in readers)
