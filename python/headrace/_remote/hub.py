@@ -50,8 +50,10 @@ class _Known:
 
 
 _commits, _trees = _Known(60.0), _Known(600.0)
-_signed: dict[tuple[str, str], str] = {}  # signed URLs, by URL and settings
-_resolving: dict[tuple[str, str], threading.Lock] = {}
+_File = tuple[str, str, str]  # the URL of a file, settings, and its version
+_signed: dict[_File, str] = {}  # signed URLs
+_resolving: dict[_File, threading.Lock] = {}
+_direct: set[_File] = set()  # files that the hub gives itself: their parts may be asked for at the same time
 
 
 # ---- requests to the hub ----
@@ -203,7 +205,13 @@ def list_objects(address: Address, text: str, given: Mapping[str, Any]) -> Itera
 
 def read(address: Address, text: str, given: Mapping[str, Any], version: str, size: int, at: int, count: int) -> bytes:
     """Returns the bytes [at, at + count) of a file of this version and size. Raises Failed and Passing."""
-    key = (address.url, text)
+    key = (address.url, text, version)
+    if key in _direct:
+        part = _ask_hub(address, text, given, version, size, at, count)
+        if isinstance(part, bytes):
+            return part
+        _direct.discard(key)
+        _signed[key] = part
     old = _signed.get(key)
     data = _read_signed(address, given, old, size, at, count) if old else None
     if data is not None:
@@ -213,12 +221,21 @@ def read(address: Address, text: str, given: Mapping[str, Any], version: str, si
         if signed is None or signed == old:
             found = _ask_hub(address, text, given, version, size, at, count)
             if isinstance(found, bytes):
+                _forget_some()
+                _direct.add(key)
                 return found
             signed = _signed[key] = found
     data = _read_signed(address, given, signed, size, at, count)
     if data is None:
         raise failures.is_refused(address.shown, 403, "a URL that the hub has just signed")
     return data
+
+
+def _forget_some() -> None:
+    """Makes room for one more file."""
+    if len(_resolving) > _MOST_SIGNED:
+        for known in (_signed, _resolving, _direct):
+            known.clear()
 
 
 def _read_signed(
@@ -247,9 +264,7 @@ def _ask_hub(
             _check(address, given, answer)
         _check_version(address, answer, version, size)
         if answer.status in https.REDIRECTS:
-            if len(_signed) >= _MOST_SIGNED:
-                _signed.clear()
-                _resolving.clear()
+            _forget_some()
             return found
         return https.read_part(address, answer, size, at, count)
 

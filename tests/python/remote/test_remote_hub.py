@@ -7,12 +7,14 @@ from __future__ import annotations
 import os
 import pathlib
 import pickle
+import threading
 from typing import Any
 
 import headrace
 import pytest
 from headrace import _core, sources
 from headrace._remote import addresses
+from headrace._remote import hub as hub_reader
 from hub_server import HubServer
 from remote_runs import BIG, FILES, QUICK, SOURCES, assert_same, kill_fetchers, token_bytes, write_files
 from remote_server import Faults
@@ -226,3 +228,28 @@ def test_parts_of_addresses() -> None:
     assert addresses.split_hub("hf://o/n@x/a/b") == ("hf://o/n@x", "/a/b")
     one, other = (addresses.parse(f"hf://datasets/o/n@{name}/a.txt") for name in ("1", "2"))
     assert one.path != other.path and one.kept == other.kept and os.path.basename(one.path) == "a.txt"
+
+
+def test_parts_of_a_file_of_the_hub_are_asked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first answer is waited for, because it may be a URL of another host."""
+    address, together = addresses.parse("hf://datasets/o/n/a.bin"), threading.Barrier(4)
+    asked: list[int] = []
+
+    def ask(one: Any, text: str, given: Any, version: str, size: int, at: int, count: int) -> bytes:
+        asked.append(at)
+        if at:
+            together.wait(60)  # for all parts
+        return bytes(count)
+
+    monkeypatch.setattr(hub_reader, "_ask_hub", ask)
+    monkeypatch.setattr(hub_reader, "_direct", set())
+    parts: list[bytes] = [hub_reader.read(address, "{}", {}, "v", 100, 0, 10)]
+    threads = [
+        threading.Thread(target=lambda at=at: parts.append(hub_reader.read(address, "{}", {}, "v", 100, at, 10)))
+        for at in (10, 20, 30, 40)
+    ]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(60)
+    assert len(parts) == 5 and sorted(asked) == [0, 10, 20, 30, 40]
