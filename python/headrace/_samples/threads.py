@@ -53,10 +53,11 @@ class Batch:
     def __init__(self, make: Callable[[int], Any], indices: list[Any], goes_on: bool, retried: list[list[Any]]) -> None:
         self.indices = indices
         self.retried = retried
-        self.lock = threading.Lock()  # of the next three
+        # The thread that waits does not take the lock: an exception of a signal's handler could leave it taken.
+        self.lock = threading.Lock()
+        self.running = 0  # samples that threads make now; goes up before `next` does
         self.next = 0  # the place of the sample that is begun next
-        self.end = len(indices)  # no samples are begun from this place on
-        self.running = 0  # samples that threads make now
+        self.is_cut = False  # no samples are begun any more
         self._make = make
         self._goes_on = goes_on
         self._outcomes: list[_Outcome | None] = [None] * len(indices)
@@ -66,13 +67,11 @@ class Batch:
     @property
     def is_over(self) -> bool:
         """True if all samples that are begun have ended."""
-        with self.lock:
-            return self.next >= self.end and not self.running
+        return (self.is_cut or self.next >= len(self.indices)) and not self.running
 
     def cut(self) -> None:
         """From now on no samples are begun."""
-        with self.lock:
-            self.end = self.next
+        self.is_cut = True
 
     def make(self, place: int) -> None:
         """Makes a sample, in the thread that calls this."""
@@ -127,10 +126,10 @@ class _Shared:
     def _begin(self, thread: int, batch: Batch) -> int | None:
         with batch.lock:
             place = batch.next
-            if place >= batch.end:
+            if batch.is_cut or place >= len(batch.indices):
                 return None
-            batch.next += 1
             batch.running += 1
+            batch.next += 1
             self.at[thread] = batch, place
             if batch is self.current:
                 self.note(thread, place)
@@ -139,7 +138,7 @@ class _Shared:
     def _end(self, thread: int, batch: Batch) -> None:
         with batch.lock:
             batch.running -= 1
-            is_over = batch.next >= batch.end and not batch.running
+            is_over = batch.is_over
             self.at[thread] = None
             if batch is self.current:
                 self.note(thread, NO_SAMPLE)
@@ -191,6 +190,7 @@ class SampleThreads:
         self._shared.show(batch)
 
     def _start(self) -> None:
+        self._let_go()  # of a start that was interrupted
         self._shared = _Shared(self._count, self._ended, self._note)
         self._threads = [
             threading.Thread(target=_work, args=(self._shared, at), name=f"headrace-sample-{at}", daemon=True)

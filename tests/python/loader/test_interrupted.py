@@ -104,6 +104,14 @@ def test_interrupted_next_loses_no_sample_without_batches(make: Any, workers: in
 
 
 @KINDS
+@WORKERS
+def test_interrupted_next_loses_no_batch_of_threads(make: Any, workers: int) -> None:
+    got, rounds = _run(make(Samples(), workers, batch_size=1, sample_threads=3))
+    assert _flat(got) == list(range(COUNT))
+    assert rounds >= 1
+
+
+@KINDS
 def test_interrupted_next_loses_no_batch_out_of_order(make: Any) -> None:
     got, _ = _run(make(Samples(), 2, batch_size=2, in_order=False))
     assert sorted(_flat(got)) == list(range(COUNT))

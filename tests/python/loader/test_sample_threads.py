@@ -890,3 +890,12 @@ def test_samples_are_freed_after_their_batch() -> None:
     loader = loader_of(DataLoader, Sample, collate_fn=lambda samples: [one.index for one in samples])
     for batch in itertools.islice(loader, 3):
         assert until(lambda batch=batch: not alive & set(batch), PATIENCE_S)
+
+
+def test_number_of_workers_that_is_found_while_it_runs() -> None:
+    loader = loader_of(DataLoader, random_sample, "auto", seed=7, shuffle=True)  # type: ignore[arg-type]
+    torch.manual_seed(3)
+    found = listed(loader)
+    torch.manual_seed(3)
+    assert found == listed(loader_of(DataLoader, random_sample, 0, seed=7, shuffle=True))
+    assert loader.report()["sample_threads"]["threads"] == THREADS
