@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import math
 import os
 import pickle
@@ -10,12 +12,14 @@ import re
 import select
 import signal
 import time
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import compare
 import moments
 import torch
 from loaders import Headrace, Torch
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 LIMIT_S = 20.0  # of a program in a process of its own
 
@@ -114,7 +118,7 @@ def observe_apart(kind: Any, text: str) -> Observed:
 
 
 # Differences on purpose: each has a row in docs/conformance.md, which contains its key.
-KNOWN = ("views-arrive-contiguous", "sampler-error-keeps-batch", "collate-error-in-worker")
+KNOWN = ("views-arrive-contiguous", "sampler-error-keeps-batch", "collate-error-in-worker", "sent-memory-is-shared")
 _SPARSE_VIEW = 4  # a view whose span is more than so many times its size arrives contiguous
 
 
@@ -181,6 +185,33 @@ def difference(ours: Observed, theirs: Observed, workers: int) -> str | None:
     return None
 
 
+@contextlib.contextmanager
+def _sending_copies() -> Iterator[None]:
+    """Lets torch's workers send copies of what collate_fn returns. Otherwise a batch of views of the dataset's memory is
+    sent by a thread a moment later, and shares that memory: the next changes show in it (sent-memory-is-shared)."""
+    fetch = _MapDatasetFetcher.fetch
+    _MapDatasetFetcher.fetch = lambda self, indices: copy.deepcopy(fetch(self, indices))
+    try:
+        yield
+    finally:
+        _MapDatasetFetcher.fetch = fetch
+
+
+def _difference(ours: Observed, theirs: Observed, case: moments.Case, run: Callable[..., Observed]) -> str | None:
+    """Returns a difference that is not one of KNOWN. Raises NoCase if torch differs from itself."""
+    found = difference(ours, theirs, case.cell.workers)
+    if found is None:
+        return None
+    if difference(run(Torch, case.text), theirs, case.cell.workers) is not None:
+        raise NoCase("torch differs from itself")
+    if case.cell.workers:
+        with _sending_copies():
+            copied = run(Torch, case.text)
+        if difference(ours, copied, case.cell.workers) is None:
+            return None
+    return found
+
+
 def compare_case(case: moments.Case) -> str | None:
     """Returns what differs in a case, or None. Raises NoCase."""
     run = observe_apart if case.cell.needs_process else observe
@@ -189,10 +220,7 @@ def compare_case(case: moments.Case) -> str | None:
         ours = run(Headrace, case.text)
     except NoCase:
         return "headrace gives no answer"
-    found = difference(ours, theirs, case.cell.workers)
-    if found is not None and difference(run(Torch, case.text), theirs, case.cell.workers) is not None:
-        raise NoCase("torch differs from itself")
-    return found
+    return _difference(ours, theirs, case, run)
 
 
 class Threaded(Headrace):  # type: ignore[misc]
@@ -205,21 +233,17 @@ class Threaded(Headrace):  # type: ignore[misc]
 Threaded.__name__ = "DataLoader"  # which torch's errors name
 
 
-def _in_any_order(observed: Observed) -> Observed:
-    """Threads do not make samples in a fixed order."""
-    return observed._replace(seen=sorted(observed.seen, key=repr))
-
-
 def compare_with_threads(case: moments.Case) -> str | None:
     """Does what compare_case does, with sample_threads. Raises NoCase for what that refuses, too."""
-    run = observe_apart if case.cell.needs_process else observe
+
+    def run(kind: Any, text: str) -> Observed:
+        observed = (observe_apart if case.cell.needs_process else observe)(kind, text)
+        return observed._replace(seen=sorted(observed.seen, key=repr))  # threads make samples in any order
+
     theirs, ours = run(Torch, case.text), run(Threaded, case.text)
     if any(text in repr(ours.events) for text in ("headrace help sample-threads", "sample_threads= needs a map-style")):
         raise NoCase("sample_threads is refused")
-    found = difference(_in_any_order(ours), _in_any_order(theirs), case.cell.workers)
-    if found is not None and difference(run(Torch, case.text), theirs, case.cell.workers) is not None:
-        raise NoCase("torch differs from itself")
-    return found
+    return _difference(ours, theirs, case, run)
 
 
 def script_of(case: moments.Case, found: str) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import moments
 import pytest
 import side_by_side
-from loaders import only_headrace
+from loaders import Headrace, Torch, only_headrace
 
 pytestmark = only_headrace
 
@@ -23,6 +23,15 @@ SEED = os.environ.get("HEADRACE_SEED", "0")
 PARTS = 16
 FORKED = 320  # cells with a process
 IN_THREADS = 160  # cells with sample_threads, and as many with a process
+VIEWS = """
+import torch
+data = torch.arange(40.0)
+def collate(rows):
+    data.add_(100)
+    return data[3:9]
+for batch in list(DataLoader(data, batch_size=4, num_workers=1, collate_fn=collate)):
+    take(batch)
+"""
 CONFORMANCE = pathlib.Path(__file__).parents[3] / "docs/conformance.md"
 
 
@@ -74,3 +83,12 @@ def test_change_with_threads_that_make_samples(part: int) -> None:
 def test_differences_on_purpose_are_documented() -> None:
     text = CONFORMANCE.read_text()
     assert [key for key in side_by_side.KNOWN if f"`{key}`" not in text] == []
+
+
+def test_memory_that_torch_shares_with_batches_is_known() -> None:
+    """sent-memory-is-shared: torch's batches change after they were made, so that all are the last one."""
+    cell = next(cell for cell in moments.cells() if cell.workers == 1)
+    ours, theirs = side_by_side.observe(Headrace, VIEWS), side_by_side.observe(Torch, VIEWS)
+    assert theirs.events[0] == theirs.events[-1] and ours.events[0] != ours.events[-1]
+    assert side_by_side.difference(ours, theirs, 1) is not None
+    assert side_by_side.compare_case(moments.Case(cell, VIEWS)) is None
