@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives the user a warning that names the line which iterates over the loader.
+"""Gives the user a warning that names the line which iterates over the loader, or a line on stderr.
 
 All packages call it. Most run below next(), so a fixed stacklevel would name a
 line of headrace or of torch.
@@ -7,6 +7,7 @@ line of headrace or of torch.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -21,6 +22,13 @@ def warn_user(text: str, category: type[Warning] = UserWarning) -> None:
     """Raises a warning, and logs its text with the logger `headrace`."""
     log.info(text)
     warnings.warn(text, category, stacklevel=_level_of_user())
+
+
+def say(text: str) -> None:
+    """Prints a line on stderr, and logs it."""
+    log.info(text)
+    with contextlib.suppress(Exception):  # the object that replaces stderr may be closed, or not a file
+        print(f"headrace: {text}", file=sys.stderr, flush=True)
 
 
 def _level_of_user() -> int:

@@ -7,10 +7,8 @@ exception of a builder to those that waited for it.
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import pickle
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -20,7 +18,7 @@ from headrace import _core
 from headrace._base import exception_text
 from headrace._base.raising import Sent, remade, traceback_of
 from headrace._base.units import in_duration, in_units
-from headrace._base.warn import log
+from headrace._base.warn import say
 from headrace._cache import attached
 
 _SLICE_S = 0.2  # between two looks at signals
@@ -31,13 +29,6 @@ _building = threading.local()  # builds: the stack of CacheBuilds of this thread
 _shown: set[str] = set()  # the ids of objects whose line was printed
 
 Make = Callable[[_core.CacheBuild], str | None]  # fills a build; returns the meta text
-
-
-def say(text: str) -> None:
-    """Prints a line on stderr, and logs it."""
-    log.info(text)
-    with contextlib.suppress(Exception):  # the object that replaces stderr may be closed, or not a file
-        print(f"headrace: {text}", file=sys.stderr, flush=True)
 
 
 # ---- waiting ----

@@ -10,7 +10,8 @@ from typing import Any
 from headrace._base import users_code
 from headrace._base.attributes import own_attributes
 from headrace._base.units import in_units
-from headrace._cache import building, parts, unfollowed
+from headrace._base.warn import say
+from headrace._cache import parts, unfollowed
 from headrace._cache.parts import Digest, Held, TooLarge, changes
 
 _SILENT_S, _SAY_EACH_S = 2.0, 10.0  # when, and how often, a line says how much of a dataset was read
@@ -45,7 +46,7 @@ class _Reading:
         self._bytes += count
         if self._bytes > _MUCH_BYTES and time.monotonic() >= self._next:
             self._next = time.monotonic() + _SAY_EACH_S
-            building.say(
+            say(
                 f"cache: reading the attributes of {self._name}, to see whether another job has its samples: "
                 f"{in_units(self._bytes)} so far"
             )
@@ -95,7 +96,7 @@ def note_changes(before: Digest, function: Any, arguments: Any, name: str) -> st
             changed.append(next(iter(now.parts), key[1]))
             changes[key] = (was, now)
     if changed:
-        building.say(
+        say(
             f"cache {name}: building it changes {', '.join(sorted(changed)[:3])}; what was there before counts, so "
             "that this alone does not build it again"
         )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import _core
 from headrace._base.help_key import help_on
-from headrace._base.warn import warn_user
+from headrace._base.warn import say, warn_user
 from headrace._cache import attached, building, contents, digest, function, opening, stamps, writer
 from headrace._cache.opening import Root
 
@@ -249,13 +249,13 @@ class NamedCache:
         except FileNotFoundError:
             return None
         except _core.CacheError as error:
-            building.say(f"cache {name}: it is built again, because it is damaged ({error})")
+            say(f"cache {name}: it is built again, because it is damaged ({error})")
             return None
 
     def _tell_changes(self, name: str, old: str, new: str) -> None:
         found = stamps.changes(old, new)
         more = f", and {len(found) - 3} more" if len(found) > 3 else ""
-        building.say(f"cache {name}: it is built again, because {'; '.join(found[:3])}{more}")
+        say(f"cache {name}: it is built again, because {'; '.join(found[:3])}{more}")
 
     def function(self, name: str, version: int | str = 0, **options: Any) -> Callable[[Any], Any]:
         """Returns a decorator: the result of the function is built once per machine, for each of its arguments.

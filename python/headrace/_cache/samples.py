@@ -21,7 +21,7 @@ from typing import Any
 from headrace import _core, _options
 from headrace._base import exception_text, lookup, pickling
 from headrace._base.units import in_units
-from headrace._base.warn import warn_user
+from headrace._base.warn import say, warn_user
 from headrace._cache import attached, building, edited, opening, stamps, tables
 from headrace._cache.opening import Root
 from headrace._cache.tables import Handle
@@ -367,7 +367,7 @@ def _dump(value: object) -> tuple[bytes, list[Any]]:
         text = exception_text.in_words(error)
         if text not in _told:
             _told.add(text)
-            building.say(f"cache: a sample is not kept, and made each time: {text}")
+            say(f"cache: a sample is not kept, and made each time: {text}")
         raise
     return data, children
 
@@ -406,7 +406,7 @@ def _tell(samples: CachedSamples, cache: _core.Cache, cached: _core.Cached) -> N
     jobs = f", used by {count} processes" if count > 1 else ""
     where = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(info["path"]))))
     size = in_units(found["budget"])
-    building.say(f"cache {name}: up to {size} of {found['samples']:,} samples in {where}{jobs}, {share}")
+    say(f"cache {name}: up to {size} of {found['samples']:,} samples in {where}{jobs}, {share}")
 
 
 def cache_samples(
@@ -466,7 +466,7 @@ def cache_samples(
 def _say_edited(file: str) -> None:
     if file not in _told:
         _told.add(file)
-        building.say(
+        say(
             f"cache: {file} was edited after this process imported it; processes that import it again have other code, "
             "so they make their samples without the cache"
         )

@@ -14,6 +14,7 @@ import weakref
 from typing import Any
 
 from headrace import _core
+from headrace._base.warn import say
 from headrace._cache import building, digest, opening, stamps
 from headrace._cache.opening import Root
 
@@ -46,7 +47,7 @@ def _default_name(dataset: Any, stamp: str, unknown: list[str]) -> str:
     compared, only this process and its workers have it."""
     if not unknown:
         return f"{_word_of(dataset)}-{hashlib.blake2b(stamp.encode(), digest_size=6).hexdigest()}"
-    building.say(
+    say(
         f"cache: the samples of {type(dataset).__name__} are not shared with other jobs, because {unknown[0]} cannot "
         "be compared; headrace.cache_samples(dataset, name=...) shares them"
     )
@@ -70,7 +71,7 @@ def obtain(
         _, before = cache.peek(name, version)
         if before != stamp:
             changed = "; ".join(stamps.changes(before, stamp)[:3])
-            building.say(f"cache {label}: the samples are made again, because {changed}")
+            say(f"cache {label}: the samples are made again, because {changed}")
     except FileNotFoundError:
         pass
     return building.obtain(cache, name, version, stamp, _FORMAT, keep, make)

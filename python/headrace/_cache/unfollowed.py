@@ -8,8 +8,7 @@ import types
 from collections.abc import Iterable
 from typing import Any
 
-from headrace._base import code, lookup
-from headrace._cache import building
+from headrace._base import code, lookup, warn
 
 GLOBALS = "globals"  # reaches any global variable of its module
 _REACHING: tuple[Any, ...] = (eval, exec, compile, __import__)
@@ -43,4 +42,4 @@ def say(reached: Iterable[str]) -> None:
     for one in reached:
         if one not in _told:
             _told.add(one)
-            building.say(f"cache: a change of {one} is not seen; give version=, and another one with each such change")
+            warn.say(f"cache: a change of {one} is not seen; give version=, and another one with each such change")

@@ -41,6 +41,15 @@ def is_refused(shown: str, status: int, credentials: str) -> Failed:
     )
 
 
+def is_untrusted(host: str, why: str) -> Failed:
+    text = f"remote: the certificate of {host} is not valid: {why}; SSL_CERT_FILE names a file of certificates to trust"
+    return Failed(errno.EACCES, text + help_on("remote-refused"))
+
+
+def is_not_encrypted(host: str) -> Failed:
+    return Failed(errno.EBADMSG, f"remote: {host} does not speak https at this port" + help_on("remote-answer"))
+
+
 def is_replaced(shown: str, found: str) -> Failed:
     return Failed(
         errno.ESTALE,

@@ -246,7 +246,7 @@ def exchange(url: str, given: Mapping[str, Any], headers: dict[str, str]) -> Ite
     try:
         yield answer
     except (OSError, http.client.HTTPException) as error:
-        raise Passing(_describe(error)) from None
+        raise _failure_of(error, url) from None
     finally:
         if not answer.isclosed() or answer.will_close:
             _close(key, connection)
@@ -323,7 +323,7 @@ def _send(
             _close(key, connection)
             is_stale = isinstance(error, (ConnectionError, http.client.BadStatusLine)) and not is_new
             if is_last or not is_stale:
-                raise Passing(_describe(error)) from None
+                raise _failure_of(error, url) from None
         except ValueError:
             _close(key, connection)
             raise Failed(errno.EINVAL, "remote: a header of storage= cannot be sent") from None
@@ -413,10 +413,22 @@ def _close(key: Any, connection: http.client.HTTPConnection) -> None:
     connection.close()
 
 
+def _failure_of(error: BaseException, url: str) -> Failed | Passing:
+    """Returns the error of a connection. A certificate does not become valid by another try."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return failures.is_untrusted(_place_of(url), error.verify_message)
+    if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
+        return failures.is_not_encrypted(_place_of(url))
+    return Passing(_describe(error))
+
+
+def _place_of(url: str) -> str:
+    """Returns the host of a URL, with the port if it has one."""
+    return urlsplit(url).netloc.rpartition("@")[2]
+
+
 def _describe(error: BaseException) -> str:
     """Returns what happened, without the client's text."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return "the certificate of the server is not valid (SSL_CERT_FILE)"
     if isinstance(error, socket.gaierror):
         return "the name of the host is not known"
     if isinstance(error, TimeoutError):

@@ -9,10 +9,12 @@ import json
 import os
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from headrace import _core
+from headrace._base.warn import say
 
 _NAME = "waits"
 _SHOWN_AFTER_S = 1.0  # a request that takes longer is written down
@@ -101,6 +103,31 @@ def _line_of(entry: Any) -> str:
         return f"\n  {shown!s:.300}: {what!s:.300}, for {seconds:.0f} s"
     except (TypeError, ValueError):
         return ""
+
+
+_FIRST_S, _NEXT_S = 10.0, 60.0  # until the first line, and from one line to the next
+
+
+@contextlib.contextmanager
+def told(what: str) -> Iterator[None]:
+    """Prints what the fetcher waits for while the body takes long: no loader runs yet that could warn of it."""
+    has_ended = threading.Event()
+
+    def tell() -> None:
+        pause = _FIRST_S
+        while not has_ended.wait(pause):
+            lines = describe()
+            if lines:
+                say(f"{what} waits for the network{lines}")
+            pause = _NEXT_S if lines else _FIRST_S
+
+    teller = threading.Thread(target=tell, name="headrace-waits", daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+        teller.join()
 
 
 # ---- which worker waits ----

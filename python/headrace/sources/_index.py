@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -13,6 +14,7 @@ from typing import Any
 from headrace import _core
 from headrace._base.help_key import help_on
 from headrace._base.warn import warn_user
+from headrace._remote import waits
 from headrace._remote.addresses import is_remote
 from headrace.sources._paths import name_for_cache
 from headrace.sources._places import Places, RemoteObjects
@@ -80,8 +82,9 @@ def make_index(kind: int, paths: Sequence[str], uses_saved: bool) -> _core.Index
     """Reads files and returns their index; with uses_saved, that next to a file (PATH.hri) if it is still right.
     Raises OSError and MemoryError. Ctrl-C ends it."""
     indexing = _core.Indexing(kind, tuple(os.fsencode(path) for path in paths), uses_saved)
-    while not indexing.wait(_SLICE_S):
-        pass
+    with waits.told("the index") if any(map(is_remote, paths)) else contextlib.nullcontext():
+        while not indexing.wait(_SLICE_S):
+            pass
     found = indexing.look()
     if found["unused_count"]:
         reason = os.fsdecode(found["unused"]).removeprefix("source: ").partition("\n")[0]

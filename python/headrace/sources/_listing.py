@@ -9,7 +9,7 @@ import os
 import re
 
 from headrace import _core
-from headrace._remote import addresses, settings
+from headrace._remote import addresses, settings, waits
 from headrace._remote.command import use_python
 
 _PATTERN = re.compile(r"[*?[]")
@@ -42,7 +42,8 @@ def list_objects(url: str, storage: str, name: str) -> list[Listed]:
     makes them known. Raises OSError, and what check_scheme raises."""
     check_scheme(url, name)
     use_python()
-    answer = _core.remote_call(b"\n".join((b"list", storage.encode(), os.fsencode(url))))
+    with waits.told(f"sources.{name}"):
+        answer = _core.remote_call(b"\n".join((b"list", storage.encode(), os.fsencode(url))))
     given = json.loads(storage)
     found = []
     for line in answer.split(b"\n"):
@@ -69,7 +70,8 @@ def pin(urls: list[str], storage: str, name: str) -> list[str]:
             if repo not in commits:
                 use_python()
                 call = b"\n".join((b"pin", storage.encode(), os.fsencode(repo)))
-                commits[repo] = os.fsdecode(_core.remote_call(call)).rstrip("/")
+                with waits.told(f"sources.{name}"):
+                    commits[repo] = os.fsdecode(_core.remote_call(call)).rstrip("/")
             url = commits[repo] + file
         found.append(url)
     return found

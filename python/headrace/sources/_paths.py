@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace._base.warn import warn_user
-from headrace._remote.addresses import is_listed, is_remote
+from headrace._remote.addresses import BEGINS, is_listed, is_remote
 
 _MOST = 10_000_000  # files that braces may stand for
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _NESTED = re.compile(r"\{[^{}]*\{[^{}]*\}[^{}]*\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _PATTERN = re.compile(r"[*?[]")
 
 
@@ -34,8 +35,11 @@ def find_files(paths: Any, name: str, storage: Callable[[], str] = lambda: "{}")
     for path in _list_paths(paths, name):
         if is_remote(path):
             found += _match_remote(path, name, storage)
+        elif os.path.lexists(path):
+            found.append(path)
         else:
-            found += [path] if os.path.lexists(path) else _match(path, name)
+            _refuse_unknown_scheme(path, name)
+            found += _match(path, name)
     if not found:
         raise ValueError(f"{name}: the list of paths is empty; give a path, a pattern such as 'train-*.bin', or a list")
     return found
@@ -55,6 +59,13 @@ def _text_of(path: Any, name: str) -> str:
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise TypeError(f"{name}: a path should be a str or pathlib.Path, but got {path!r}")
     return os.fsdecode(path)
+
+
+def _refuse_unknown_scheme(path: str, name: str) -> None:
+    """Raises ValueError for a URL that headrace does not read: as a path, it would be a file that does not exist."""
+    scheme = _SCHEME.match(path)
+    if scheme is not None:
+        raise ValueError(f"{name}: {scheme[0]} cannot be read; a URL begins with {BEGINS}, in lower case")
 
 
 def _match(path: str, name: str) -> list[str]:

@@ -15,7 +15,7 @@ from headrace import _core
 from headrace._base.help_key import help_on
 from headrace._base.units import in_units
 from headrace._base.warn import warn_user
-from headrace._remote import addresses, settings
+from headrace._remote import addresses, settings, waits
 from headrace._remote.command import use_python
 from headrace.sources._listing import Listed, check_scheme, pin
 from headrace.sources._paths import find_files, warn_of_repeats
@@ -154,7 +154,8 @@ def _look(urls: Sequence[str], storage: str, name: str) -> dict[str, str]:
     asked = [url for url in unique if not isinstance(url, Listed)]
     for first in range(0, len(asked), _AT_ONCE):
         some = tuple(os.fsencode(url) for url in asked[first : first + _AT_ONCE])
-        _core.remote_look(some, storage.encode())
+        with waits.told(f"sources.{name}"):
+            _core.remote_look(some, storage.encode())
     return {url: os.fsdecode(_find(url)[0]) for url in unique}
 
 

@@ -118,7 +118,13 @@ def observe_apart(kind: Any, text: str) -> Observed:
 
 
 # Differences on purpose: each has a row in docs/conformance.md, which contains its key.
-KNOWN = ("views-arrive-contiguous", "sampler-error-keeps-batch", "collate-error-in-worker", "sent-memory-is-shared")
+KNOWN = (
+    "views-arrive-contiguous",
+    "sampler-error-keeps-batch",
+    "collate-error-in-worker",
+    "sent-memory-is-shared",
+    "failed-start-is-repeated",
+)
 _SPARSE_VIEW = 4  # a view whose span is more than so many times its size arrives contiguous
 
 
@@ -150,7 +156,11 @@ def _is_same_event(ours: Any, theirs: Any) -> bool:
         return False
     if ours[:1] == theirs[:1] == ("stopped",):
         return _is_same_event(ours[1], theirs[1])
-    if ours[:1] != ("raised",) or theirs[:1] != ("raised",) or ours[1] != theirs[1]:
+    if ours[:1] != ("raised",) or theirs[:1] != ("raised",):
+        return False
+    if "UnboundLocalError: " in theirs[3] and "'fetcher'" in theirs[3]:  # failed-start-is-repeated
+        return "UnboundLocalError" not in ours[3]
+    if ours[1] != theirs[1]:
         return False
     if "Trying to resize storage that is not resizable" in theirs[3]:  # collate-error-in-worker
         return "stack expects each tensor to be equal size" in ours[3]
@@ -187,7 +197,7 @@ def difference(ours: Observed, theirs: Observed, workers: int) -> str | None:
 
 @contextlib.contextmanager
 def _sending_copies() -> Iterator[None]:
-    """Lets torch's workers send copies of what collate_fn returns. Otherwise a batch of views of the dataset's memory is
+    """Lets torch's workers send copies of what collate_fn returns. Otherwise a batch of views of the dataset's data is
     sent by a thread a moment later, and shares that memory: the next changes show in it (sent-memory-is-shared)."""
     fetch = _MapDatasetFetcher.fetch
     _MapDatasetFetcher.fetch = lambda self, indices: copy.deepcopy(fetch(self, indices))

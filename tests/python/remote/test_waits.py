@@ -66,3 +66,16 @@ def test_file_of_a_fetcher_that_was_killed_is_not_shown(root: pathlib.Path) -> N
     assert waits.describe() != ""
     os.utime(root / FILE, (0, 0))
     assert waits.describe() == ""
+
+
+def test_opening_that_waits_says_for_what(root: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = waits.Waits()
+    here.begin("https://host/name").begin -= 60
+    here.write(str(root / "v1/remote"))
+    said, has_said = list[str](), threading.Event()
+    monkeypatch.setattr(waits, "say", lambda text: (said.append(text), has_said.set()))
+    monkeypatch.setattr(waits, "_FIRST_S", 0.01)
+    with waits.told("sources.Tar"):
+        assert has_said.wait(60)
+    assert said == ["sources.Tar waits for the network\n  https://host/name: no answer yet, for 60 s"]
+    here.end()
