@@ -10,7 +10,8 @@ import types
 from typing import Any
 
 from headrace._commands import doctor_machine
-from headrace._commands.target import Failed, load, print_report, reports_failure, show_failure, stdout_of_report
+from headrace._commands.common import Failed, print_report, reports_failure, show_failure, stdout_of_report
+from headrace._commands.target import load
 
 _WITH_VALUE = ("--method", "--workers", "--batches")
 _MAKERS = (type, types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from headrace import _options
 from headrace._base import lookup
-from headrace._commands import target
+from headrace._commands import common
+from headrace._commands.target import load
 from headrace.doctor import observations
 from headrace.doctor.observations import Observation
 
@@ -46,9 +47,9 @@ def _is_loader(value: Any) -> bool:
 
 def _load(source: str) -> Any:
     """Returns the loader that `source` is or makes. Raises NoLoader."""
-    value = target.load(source)
+    value = load(source)
     if not _is_loader(value) and callable(value):
-        with target.reports_failure(f"{source} was called without arguments, to make the loader"):
+        with common.reports_failure(f"{source} was called without arguments, to make the loader"):
             value = value()
     if not _is_loader(value):
         raise NoLoader(
@@ -59,12 +60,12 @@ def _load(source: str) -> Any:
 
 def _maker(source: str) -> Callable[[], Any]:
     """Returns the function that makes a loader of torch's or headrace.torch's. Raises NoLoader."""
-    value = target.load(source)
+    value = load(source)
     if _is_loader(value) or not callable(value):
         raise NoLoader(f"{source} is a {type(value).__name__}; name a function that makes the loader: it is made twice")
 
     def make() -> Any:
-        with target.reports_failure(f"{source} was called without arguments, to make the loader"):
+        with common.reports_failure(f"{source} was called without arguments, to make the loader"):
             loader = value()
         if not _options.is_torchs_loader(loader):
             raise NoLoader(f"{source} gives a {type(loader).__name__}, which is not one of torch's loaders")
@@ -117,20 +118,20 @@ def _run(source: str, batches: int, is_json: bool, stdout: TextIO) -> int:
     runs: list[Run] = []
     try:
         runs = examine(_load(source), batches, found, _with_headrace())
-    except (NoLoader, target.Failed) as error:
+    except (NoLoader, common.Failed) as error:
         if error.__cause__ is not None:
-            target.show(error.__cause__)
+            common.show(error.__cause__)
         print(f"headrace doctor: {error}", file=sys.stderr)
         return observations.ERRORS
     except Exception as error:
         found.append(_observe_failure(error))
-        target.show(error)
+        common.show(error)
         print(f"headrace doctor: {source}: its loader cannot be run", file=sys.stderr)
     if is_json:
         text = observations.as_json(found, runs=[_as_numbers(one) for one in runs])
     else:
         text = observations.as_text(found)
-    return target.print_report(text, stdout, observations.exit_code(found))
+    return common.print_report(text, stdout, observations.exit_code(found))
 
 
 def _compare(source: str, batches: int, is_json: bool, stdout: TextIO) -> int:
@@ -138,13 +139,13 @@ def _compare(source: str, batches: int, is_json: bool, stdout: TextIO) -> int:
 
     try:
         found = compared.examine(_maker(source), batches)
-    except (NoLoader, target.Failed) as error:
+    except (NoLoader, common.Failed) as error:
         if error.__cause__ is not None:
-            target.show(error.__cause__)
+            common.show(error.__cause__)
         print(f"headrace doctor: {error}", file=sys.stderr)
         return observations.ERRORS
     text = observations.as_json(found) if is_json else observations.as_text(found)
-    return target.print_report(text, stdout, observations.exit_code(found))
+    return common.print_report(text, stdout, observations.exit_code(found))
 
 
 def _check_machine(workers: int | None, is_json: bool) -> int:
@@ -160,16 +161,10 @@ def _check_machine(workers: int | None, is_json: bool) -> int:
         found = check_machine(workers)
         machine = _core.machine()
     text = observations.as_json(found, machine=machine) if is_json else observations.as_text(found)
-    return target.print_report(text, sys.stdout, observations.exit_code(found))
+    return common.print_report(text, sys.stdout, observations.exit_code(found))
 
 
 # ---- the command ----
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"should be a positive integer, but got {text!r}")
-    return int(text)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -178,11 +173,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--machine-help", action="help", help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument("--workers", type=_positive, metavar="N", help="check the machine for this number of workers")
+    parser.add_argument(
+        "--workers", type=common.positive, metavar="N", help="check the machine for this number of workers"
+    )
     parser.add_argument("--run", metavar="SOURCE", help="run this loader")
     parser.add_argument("--compare", metavar="SOURCE", help="compare its batches with torch's engine and headrace's")
     parser.add_argument(
-        "--batches", type=_positive, default=200, metavar="N", help="run or compare N of its batches (default: 200)"
+        "--batches",
+        type=common.positive,
+        default=200,
+        metavar="N",
+        help="run or compare N of its batches (default: 200)",
     )
     return parser
 
@@ -192,7 +193,7 @@ def main(arguments: list[str]) -> int:
     asked = _parser().parse_args(arguments)
     if not (asked.run or asked.compare):
         return _check_machine(asked.workers, asked.json)
-    with target.stdout_of_report(asked.json) as stdout:
+    with common.stdout_of_report(asked.json) as stdout:
         if asked.compare:
             return _compare(asked.compare, asked.batches, asked.json, stdout)
         return _run(asked.run, asked.batches, asked.json, stdout)

@@ -7,15 +7,14 @@ import argparse
 import json
 import os
 import signal
-import sys
 import time
 from typing import Any
 
 from headrace import _core
 from headrace._base.progress import Progress
 from headrace._base.units import in_duration, in_units
-from headrace._commands.remote import add_storage, checked_storage, refuse_local
-from headrace._commands.target import Failed, show_failure
+from headrace._commands.common import Failed, run_command
+from headrace._commands.remote import add_storage, checked_storage, reason, refuse_local
 from headrace.sources._places import Places
 
 _DESCRIPTION = """\
@@ -62,7 +61,7 @@ def _run(options: argparse.Namespace) -> int:
         paths = list(dict.fromkeys(Places(options.urls, "headrace cache warm", storage).paths))
         found = _fill(paths)
     except (OSError, ValueError, TypeError, ImportError, MemoryError) as error:
-        raise Failed(getattr(error, "strerror", None) or str(error), 1) from None
+        raise Failed(reason(error), 1) from None
     seconds = time.monotonic() - start
     folder = os.fsdecode(_core.remote_folder())
     fetched = found["total_bytes"] - found["kept_bytes"]
@@ -86,11 +85,4 @@ def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
-    try:
-        return _run(options)
-    except Failed as failed:
-        show_failure(failed, "headrace")
-        return failed.code
-    except KeyboardInterrupt:
-        print("headrace: stopped; what was fetched is kept, run the command again to continue", file=sys.stderr)
-        return 130
+    return run_command(lambda: _run(options), "what was fetched is kept, run the command again to continue")

@@ -15,8 +15,8 @@ from urllib.parse import unquote
 from headrace import _core
 from headrace._base.progress import Progress
 from headrace._commands import program
-from headrace._commands.remote import add_storage, checked_storage, refuse_local
-from headrace._commands.target import Failed, show_failure
+from headrace._commands.common import Failed, run_command
+from headrace._commands.remote import add_storage, checked_storage, reason, refuse_local
 from headrace._remote.addresses import is_remote
 from headrace.sources._places import Places, size_of, without_query
 from headrace.sources._tar_report import describe_damage
@@ -75,7 +75,7 @@ class _Run:
 
     def _fail(self, path: str, error: BaseException | str) -> None:
         self.failed += 1
-        text = error if isinstance(error, str) else getattr(error, "strerror", None) or str(error)
+        text = error if isinstance(error, str) else reason(error)
         print(f"headrace: {path}: {text.removeprefix('source: ')}", file=sys.stderr)
 
     def _begin(self) -> Iterator[tuple[str, int, _core.Indexing]]:
@@ -148,7 +148,7 @@ def _run(options: argparse.Namespace) -> int:
         names = _names(places.paths)
         os.makedirs(options.to, exist_ok=True)
     except (OSError, ValueError, TypeError, ImportError) as error:
-        raise Failed(getattr(error, "strerror", None) or str(error), 1) from None
+        raise Failed(reason(error), 1) from None
     run = _Run(names, options.to, _KINDS.get(options.kind))
     run.all()
     print(f"{run.written:,} indexes written to {options.to}, of {run.samples:,} samples; {run.failed:,} failed")
@@ -160,11 +160,4 @@ def main(arguments: list[str]) -> int:
     if not any(is_remote(word) or word.partition("=")[0] == "--to" for word in arguments):
         return program.become(["index", *arguments])
     options: Any = _parser().parse_args(arguments)
-    try:
-        return _run(options)
-    except Failed as failed:
-        show_failure(failed, "headrace")
-        return failed.code
-    except KeyboardInterrupt:
-        print("headrace: stopped; the indexes that are written stay", file=sys.stderr)
-        return 130
+    return run_command(lambda: _run(options), "the indexes that are written stay")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the words that the commands about remote objects share: URLs, and the settings of storage=."""
+"""Parts that the commands about remote objects share: URLs, the settings of storage=, and the reason of an error."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import argparse
 import json
 from typing import Any
 
-from headrace._commands.target import Failed
+from headrace._commands.common import Failed
 from headrace._remote.addresses import is_remote
 
 
@@ -40,3 +40,8 @@ def refuse_local(words: list[str], hint: str) -> None:
     local = [word for word in words if not is_remote(word)]
     if local:
         raise Failed(f"{local[0]} is no URL; {hint}")
+
+
+def reason(error: BaseException) -> str:
+    """Returns the text of an exception, without the number that OSError puts before it."""
+    return str(getattr(error, "strerror", None) or error)

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace._base import lookup
-from headrace._commands.target import Failed, load, reports_failure, show, show_failed_output, users_part
+from headrace._commands.common import Failed, positive, reports_failure, show, show_failed_output, users_part
+from headrace._commands.target import load
 from headrace._options import is_iterable_only, is_torchs_loader
 
 _DESCRIPTION = """\
@@ -65,12 +66,6 @@ def _indices(text: str) -> Sequence[Any]:
         ) from None
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"should be a positive integer, but got {text!r}")
-    return int(text)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "headrace replay", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -83,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         "--draw", type=int, help="how often the sampler gave the index before in the epoch, for --seed (default: 0)"
     )
     parser.add_argument("--pdb", action="store_true", help="start a debugger at the line that raises")
-    parser.add_argument("--repeat", type=_positive, default=1, metavar="N", help="make all samples N times")
+    parser.add_argument("--repeat", type=positive, default=1, metavar="N", help="make all samples N times")
     return parser
 
 

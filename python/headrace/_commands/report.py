@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace._commands.target import Failed, show_failed_output, show_failure
+from headrace._commands.common import Failed, show_failed_output, show_failure
 from headrace._report import page, reading, summary, trace
 from headrace._report.ranks import jobs_of
 from headrace._report.recorded import Recorded

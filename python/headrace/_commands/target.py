@@ -1,46 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the object that a user names on the command line: module:name, script.py:name, or a file with a pickle.
-
-The commands replay and doctor use it. It also shows their failures and prints their reports.
-"""
+"""Finds the object that a user names on the command line: module:name, script.py:name, or a file with a pickle."""
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import os
 import pickle
 import sys
-import traceback
 import types
-from collections.abc import Iterator
-from typing import Any, TextIO
+from typing import Any
 
-_PACKAGE = os.path.dirname(os.path.dirname(__file__))
-_NOT_USERS = (
-    *(os.path.join(_PACKAGE, name, "") for name in ("_commands", "doctor")),
-    "<frozen importlib",
-)
-
-
-class Failed(Exception):
-    """Raised to end a command. Its text, if any, and the traceback of its cause, if any, are shown to the user."""
-
-    def __init__(self, text: str | None, code: int = 2) -> None:
-        super().__init__(text)
-        self.text = text
-        self.code = code
-
-
-@contextlib.contextmanager
-def reports_failure(text: str) -> Iterator[None]:
-    """Runs user code. If that raises, the command ends: it shows the exception, then the text."""
-    try:
-        yield
-    except (Exception, SystemExit) as error:
-        if isinstance(error, Failed):
-            raise
-        raise Failed(text) from error
+from headrace._commands.common import Failed, reports_failure
 
 
 def load(source: str) -> Any:
@@ -108,59 +78,3 @@ def _look_up(module: types.ModuleType, name: str) -> Any:
             raise Failed(f"{where} has no {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
         value = getattr(value, part)
     return value
-
-
-@contextlib.contextmanager
-def stdout_of_report(is_alone: bool) -> Iterator[TextIO]:
-    """Gives the stream for a report. If the report must be alone on stdout (JSON), the user's code prints to stderr."""
-    if not is_alone:
-        yield sys.stdout
-        return
-    with contextlib.suppress(OSError, ValueError):
-        sys.stdout.flush()
-    with os.fdopen(os.dup(1), "w") as stdout:
-        os.dup2(2, 1)
-        try:
-            yield stdout
-        finally:
-            sys.stdout.flush()
-            os.dup2(stdout.fileno(), 1)
-
-
-def show_failed_output(error: OSError, who: str, descriptor: int = 1) -> None:
-    """Shows why a command could not print. A reader that has gone is no error:
-    headrace/__main__.py ends the command."""
-    if isinstance(error, BrokenPipeError):
-        raise error
-    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)  # so that Python can flush its buffer at the end
-    print(f"{who}: standard output: {error.strerror}", file=sys.stderr)
-
-
-def print_report(report: str, stdout: TextIO, exit_code: int) -> int:
-    """Prints a report of the doctor; returns its exit code, or 2 if it cannot be printed."""
-    try:
-        print(report, file=stdout, flush=True)
-    except OSError as error:
-        show_failed_output(error, "headrace doctor", stdout.fileno())
-        return 2
-    return exit_code
-
-
-def users_part(error: BaseException) -> types.TracebackType | None:
-    """Returns the traceback without the frames of headrace's commands above the user's code."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_NOT_USERS):
-        trace = trace.tb_next
-    return trace
-
-
-def show(error: BaseException) -> None:
-    traceback.print_exception(type(error), error, users_part(error))
-
-
-def show_failure(failed: Failed, who: str) -> None:
-    """Shows why a command ended: the traceback of the cause, and the text."""
-    if failed.__cause__ is not None:
-        show(failed.__cause__)
-    if failed.text:
-        print(f"{who}: {failed.text}", file=sys.stderr)

@@ -13,8 +13,9 @@ from typing import Any
 from headrace import _options
 from headrace._base.cores import check_workers
 from headrace._base.units import in_duration, in_units
+from headrace._commands.common import Failed, reports_failure, run_command
 from headrace._commands.replay import dataset_of
-from headrace._commands.target import Failed, load, reports_failure, show_failure
+from headrace._commands.target import load
 
 _DESCRIPTION = """\
 Makes the samples of a dataset, and keeps them in the cache, so that jobs with
@@ -137,11 +138,4 @@ def _run(options: argparse.Namespace) -> int:
 def main(arguments: list[str]) -> int:
     """Runs the command; returns the exit code: 0 done, 1 a sample raised, 2 wrong usage, 130 stopped."""
     options = _parser().parse_args(arguments)
-    try:
-        return _run(options)
-    except Failed as failed:
-        show_failure(failed, "headrace")
-        return failed.code
-    except KeyboardInterrupt:
-        print("headrace: stopped; the samples that were made are kept", file=sys.stderr)
-        return 130
+    return run_command(lambda: _run(options), "the samples that were made are kept")
