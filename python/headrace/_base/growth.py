@@ -105,7 +105,7 @@ def large_parts(dataset: object) -> list[tuple[str, Any]]:
     containers in closures and in global variables that its code names, by their modules.
 
     It goes through names only, a few levels deep, because it runs between two batches. The walks of headrace.freeze
-    (frozen/_attributes.py) and of the doctor (_pickles/search.py) have other limits.
+    (frozen/_search.py) and of the doctor (_pickles/search.py) have other limits.
     """
     found: list[tuple[str, Any]] = []
     seen: set[int] = set()

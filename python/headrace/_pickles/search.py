@@ -3,7 +3,7 @@
 
 _core.Walker walks through containers, plain instances and reductions in C, with its own stack. It passes the rest to
 this file: functions and classes, well-known classes, leaves, and reductions that pickle refuses. The walks of
-_base/growth.py and frozen/_attributes.py are different: they do not call reductions, and stop at a few levels.
+_base/growth.py and frozen/_search.py are different: they do not call reductions, and stop at a few levels.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the containers of a dataset that are no attributes: the variables that its functions use, and what objects of
-classes made in C hold. freeze_attributes can put nothing in their place, and names them (headrace.frozen._attributes).
+classes made in C hold. freeze_attributes can put nothing in their place, and names them (headrace.frozen._search).
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import headrace
 import numpy as np
 import pytest
-from headrace.frozen._attributes import THRESHOLD_BYTES, estimate_bytes, freeze_more
+from headrace.frozen._attributes import THRESHOLD_BYTES, freeze_more
+from headrace.frozen._sizes import estimate_bytes
 
 COUNT = 30_000
 
