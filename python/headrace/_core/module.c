@@ -97,8 +97,7 @@ static PyMethodDef methods[] = {
      "the object, drawn from the seed, and writes to no part of it. Raises OSError without /proc."},
     {"for_sets", walk_for_sets, METH_O,
      "for_sets(called) -> function\n\nReturns a function for pickle.Pickler.persistent_id: it calls `called` with a "
-     "set "
-     "or frozenset, and returns None for any other value."},
+     "set or frozenset, and returns None for any other value."},
     {"machine", machine_look, METH_NOARGS,
      "machine() -> dict\n\nReturns the fields of struct hr_machine. None: no limit, or not known."},
     {"private_bytes", machine_private_bytes, METH_NOARGS,
@@ -117,10 +116,8 @@ static PyMethodDef methods[] = {
     {"plan", (PyCFunction)(void (*)(void))make_plan, METH_VARARGS | METH_KEYWORDS,
      "plan(lengths, width, seed, epoch, tail, max_sum=0, max_padded=0, max_batch=0, pack=0, cost_linear=1, "
      "cost_quadratic=0, window=0, buckets=(), ranks=0) -> (entries, starts, repeats)\n\nPlans the batches of an epoch. "
-     "lengths: "
-     "a "
-     "buffer of int32. tail: 0 (pad), 1 (drop) or 2 (exact). buckets: pairs (longest, batch_size). entries: int32 as "
-     "bytes. starts: int64 as bytes. repeats: how many entries are repeats. See hr_plan_new."},
+     "lengths: a buffer of int32. tail: 0 (pad), 1 (drop) or 2 (exact). buckets: pairs (longest, batch_size). entries: "
+     "int32 as bytes. starts: int64 as bytes. repeats: how many entries are repeats. See hr_plan_new."},
     {"plan_several", (PyCFunction)(void (*)(void))make_plan_several, METH_VARARGS | METH_KEYWORDS,
      "plan_several(lengths, width, seed, epoch, tail, max_batch=0, window=0, costs=None, ranks=0) -> (entries, starts, "
      "repeats)\n\nDoes the same for samples with several lengths, each a tuple (values, max_sum, max_padded, pack, "
@@ -134,12 +131,9 @@ static PyMethodDef methods[] = {
      "hr_times_quantile_ns."},
     {"run_images", images_run, METH_VARARGS,
      "run_images(recipes, threads) -> list[int]\n\nMakes images in several threads, as planes (hr_images_run). A "
-     "recipe "
-     "is (Picture, steps, weights, table, table_channels, item_bytes, target): steps are structs hr_image_step, "
-     "weights are "
-     "floats for them, both as bytes, table is "
-     "bytes "
-     "or None, target a writable buffer. Returns 0 or a negative code for each."},
+     "recipe is (Picture, steps, weights, table, table_channels, item_bytes, target): steps are structs hr_image_step, "
+     "weights are floats for them, both as bytes, table is bytes or None, target a writable buffer. Returns 0 or a "
+     "negative code for each."},
     {"unregister_kept", sending_unregister_kept, METH_VARARGS,
      "unregister_kept(arena, slot)\n\nDoes what Loader.unregister_slot does, after Loader.detach."},
     {"call_and_undo", core_call_and_undo, METH_VARARGS,

@@ -160,8 +160,7 @@ static PyMethodDef methods[] = {
      "samples(count, budget)\n\nMakes it an empty table of samples; finish() publishes it. Raises OSError."},
     {"shared", cache_build_shared, METH_VARARGS,
      "shared(dtype, shape, fill)\n\nMakes it an array that several processes write; finish(None) publishes it. fill: "
-     "the "
-     "bytes of an element. Raises ValueError, OSError or MemoryError."},
+     "the bytes of an element. Raises ValueError, OSError or MemoryError."},
     {"append", build_append, METH_O, "append(buffer)\n\nAfter file(), instead of making it: appends to the data."},
     {"write", build_write, METH_VARARGS, "write(offset, buffer)\n\nWrites to the reserved space."},
     {"mark", build_mark, METH_O, "mark(chunk)\n\nNotes that a chunk is complete."},

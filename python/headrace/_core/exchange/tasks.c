@@ -557,16 +557,15 @@ static PyMethodDef methods[] = {
      "skip(count) -> (int, object)\n\nDraws up to `count` tasks and drops them, before the first one is handed on. "
      "Returns how many there were, and the last one or None. Raises any exception of the sampler."},
     {"look", py_look, METH_O,
-     "look(count) -> list\n\nReturns up to `count` tasks that come after those that were drawn. What the sampler "
-     "raises."},
+     "look(count) -> list\n\nReturns up to `count` tasks that come after those that were drawn. Raises what the "
+     "sampler raises."},
     {"rest_of_list", py_rest_of_list, METH_NOARGS,
      "rest_of_list() -> iterator\n\nReturns an iterator over what is left of the newest of the lists. Draws nothing."},
     {"keep_error", py_keep_error, METH_O,
      "keep_error(error)\n\nKeeps an exception that look raised for the draw whose turn it is."},
     {"keep_item", py_keep_item, METH_NOARGS,
-     "keep_item() -> bool\n\nDraws the next item from the iterator, and keeps it: it comes next. Returns False if "
-     "there is "
-     "none. Raises any exception of the iterator."},
+     "keep_item() -> bool\n\nDraws the next item from the iterator, and keeps it: it comes next. Returns False at "
+     "its end. Raises any exception of the iterator."},
     {"use_iterator", py_use_iterator, METH_O,
      "use_iterator(iterator)\n\nTakes the items that follow from another iterator."},
     {"skip_item", py_skip_item, METH_NOARGS,
@@ -599,13 +598,12 @@ static PyMemberDef members[] = {
     {"changes", T_OBJECT_EX, offsetof(struct tasks, changes), READONLY,
      "The changes of the batch size: tuples of the number of a task, and of the size from there on."},
     {"lost_count", T_ULONGLONG, offsetof(struct tasks, lost_count), READONLY,
-     "How many of them no worker got. They have no number."},
+     "How many tasks were handed on and no worker got. They have no number."},
     {"drawn_samples", T_ULONGLONG, offsetof(struct tasks, drawn_samples), READONLY,
      "How many samples the tasks have that were drawn, without those of skip."},
     {"answered_samples", T_ULONGLONG, offsetof(struct tasks, sample_count), READONLY,
      "How many samples the tasks have that were answered."},
-    {"answered_count", T_ULONGLONG, offsetof(struct tasks, answered_count), READONLY,
-     "How many of them were answered."},
+    {"answered_count", T_ULONGLONG, offsetof(struct tasks, answered_count), READONLY, "How many tasks were answered."},
     {"sent", T_OBJECT_EX, offsetof(struct tasks, sent), READONLY,
      "The tasks that were handed on and not answered, by number."},
     {"last", T_OBJECT, offsetof(struct tasks, last), READONLY, "The task that was answered last, or None."},
@@ -626,11 +624,9 @@ PyTypeObject TasksType = {
     .tp_doc =
         "What a loader is to make, drawn from a sampler: Tasks(items, batch_size=0, drop_last=False, lists=False, "
         "is_iterator=False). items: an iterable; with is_iterator an iterator, whose __iter__ is not called again; "
-        "with "
-        "lists an object with at(number), which returns a list of items or None at the end, and `picks`: None, or an "
-        "object whose attribute `indices` is indexed by what is in the lists. batch_size: so many items make a task; "
-        "0: "
-        "an item is one; an object with the attribute batch_size: it is read when a batch begins.",
+        "with lists an object with at(number), which returns a list of items or None at the end, and `picks`: None, or "
+        "an object whose attribute `indices` is indexed by what is in the lists. batch_size: so many items make a "
+        "task; 0: an item is one; an object with the attribute batch_size: it is read when a batch begins.",
     .tp_new = tasks_new,
     .tp_dealloc = tasks_dealloc,
     .tp_traverse = tasks_traverse,

@@ -99,9 +99,7 @@ static PyMethodDef methods[] = {
      "thaw(view) -> object\n\nReturns an ordinary copy. An object that is not a view is returned unchanged."},
     {"thaw_together", core_thaw_together, METH_O,
      "thaw_together(views) -> list\n\nReturns ordinary copies of whole views of the same frozen data. Copies share "
-     "objects "
-     "if the "
-     "views do."},
+     "objects if the views do."},
     {"where", core_where, METH_O, "where(view) -> (Frozen, value, slice or None)"},
     {"open_frozen", open_frozen, METH_VARARGS, "open_frozen(path, verify, trust) -> Frozen"},
     {"attach_frozen", attach_frozen, METH_VARARGS,

@@ -75,8 +75,7 @@ static PyMethodDef methods[] = {
      "not."},
     {"wrap", image_wrap, METH_VARARGS | METH_STATIC,
      "wrap(data, width, height, pixel_bytes) -> Picture\n\nReturns an image of decoded pixels of 1 byte (grey) or 4 "
-     "bytes "
-     "(R, G, B, ignored). Raises ValueError if the data is too short."},
+     "bytes (R, G, B, ignored). Raises ValueError if the data is too short."},
     {"pixels", image_pixels, METH_VARARGS,
      "pixels(steps, weights, layout) -> bytes | None\n\nReturns the pixels after the steps, which are structs "
      "hr_image_step; weights are floats. "

@@ -225,8 +225,7 @@ static PyMethodDef methods[] = {
      "be resized while this object is used."},
     {"of_windows", columns_of_windows, METH_VARARGS | METH_STATIC,
      "of_windows(tokens, length, has_labels) -> Columns\n\nReturns the windows of token files, which have this length, "
-     "as "
-     "a column; has_labels: as two, of which the second has the labels."},
+     "as a column; has_labels: as two, of which the second has the labels."},
     {"rows", rows_new, METH_O,
      "rows(indices) -> Rows | None\n\nReturns the batch of a list of indices, which is gathered later. None: an index "
      "is not an exact int, or negative, or out of range; or lists have several lengths; or there are no indices."},

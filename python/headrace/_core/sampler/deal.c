@@ -17,7 +17,7 @@ PyObject *deal_rank(PyObject *module, PyObject *arguments) {
 static int deal_between(const Py_buffer *table, const Py_buffer *target, int64_t world_size, int64_t machine_ranks) {
     int r;
     if (table->len != target->len) {
-        PyErr_SetString(PyExc_ValueError, "headrace: the two tables of indices have other lengths");
+        PyErr_SetString(PyExc_ValueError, "headrace: the two tables of indices have different lengths");
         return -1;
     }
     Py_BEGIN_ALLOW_THREADS;

@@ -29,8 +29,7 @@ struct source_asked {
 };
 #define SOURCE_ASK_DOC                                                                                                 \
     "ask(indices, announcer=None)\n\nAsks the kernel, or the fetcher of remote objects, to read samples ahead. "       \
-    "indices: "                                                                                                        \
-    "a list. announcer: adds what is remote and not kept to a _core.Announcer instead."
+    "indices: a list. announcer: adds what is remote and not kept to a _core.Announcer instead."
 int source_read_asked(PyObject *arguments, struct source_asked *ret_asked); /* -1: exception */
 
 /* The open files of a _core.Tokens; borrowed. */

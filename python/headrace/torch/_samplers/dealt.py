@@ -99,10 +99,11 @@ class DistributedIndices(Dealt):
         return other
 
 
-_MACHINES = "machines"  # in the order of a state: PerRank.machines
+_MACHINES = "machines"  # the key of PerRank.machines in the order of a state
 
 
 def _are_machines(value: Any) -> bool:
+    """Returns True for a value that PerRank.machines can have, except for None."""
     is_pair = isinstance(value, list) and len(value) == 2 and all(type(one) is int and one > 0 for one in value)
     return is_pair and value[0] < 1 << 32 and value[0] % value[1] == 0
 

@@ -128,7 +128,8 @@ class PerRank(DistributedSampler[Any]):
         return None if self.stay is None else [self.num_replicas, self.stay]
 
     def arrange(self, entries: Sequence[Any], machines: list[int] | None) -> Sequence[Any]:
-        """Returns the whole order as it is dealt. machines: as the attribute, of the epoch that goes on."""
+        """Returns the whole order as it is dealt. machines: the attribute of that name when the epoch began, because an
+        epoch that goes on with other machines keeps the order that it began with."""
         if machines is None:
             return entries
         from headrace.sampling._machines import arranged

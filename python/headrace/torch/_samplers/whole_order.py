@@ -118,8 +118,8 @@ def _check_not_dealt(sampler: Any) -> None:
 
 
 def check_has_each_once(sampler: Any) -> None:
-    """Raises ValueError for a sampler that cannot give each sample once, of which machines could keep some. Others are
-    checked when they have drawn."""
+    """Raises ValueError for a sampler that cannot give each sample once, so machines cannot keep their samples. What
+    other samplers have drawn is checked then."""
     if _Order is None:
         raise ValueError(f"{_WHO}: stay needs the extension of headrace, which cannot be loaded here")
     if callable(lookup.attribute(sampler, "describe_sources")):  # a headrace.Mixture
