@@ -24,7 +24,7 @@ from typing import Any
 import headrace
 import numpy as np
 from headrace import _core
-from measure import QUICK, ROUNDS, Case, Goal, Key, Row, in_turn, run_all, status_bytes
+from measure import QUICK, ROUNDS, Case, Goal, Key, Row, in_turn, run_all, show_against, status_bytes
 
 MIB = 64 if QUICK else 1024
 JOBS = 8
@@ -470,12 +470,7 @@ def goals() -> list[Goal]:
     ]
 
 
-def show(rows: list[Row]) -> None:
-    for row in rows:
-        print(f"{row.work:60} {row.rival:24} {row.value:12.3f} {row.unit}", flush=True)
-
-
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="hrc-bench-", dir="/dev/shm") as folder:
         os.environ["HEADRACE_CACHE"] = folder
-        run_all(__doc__ or "", CASES, lambda case: list(case.run()), show, goals)
+        run_all(__doc__ or "", CASES, lambda case: list(case.run()), show_against(), goals)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from headrace.torch import DataLoader
 from headrace.torch._device import choose
-from measure import ROUNDS, Case, Goal, Key, Row, run_all
+from measure import ROUNDS, Case, Goal, Key, Row, run_all, show_against
 
 OURS = "headrace"
 CALLS = 5_000
@@ -110,14 +110,9 @@ def goals() -> list[Goal]:
 CASES = [Case(f"{count} tensors", partial(of_protocol, count)) for count in (2, 114)]
 
 
-def show(rows: list[Row]) -> None:
-    for row in rows:
-        print(f"{row.work:70} {row.rival:10} {row.value:10.2f} {row.unit}", flush=True)
-
-
 def main() -> None:
     torch.set_num_threads(1)
-    run_all(__doc__ or "", CASES, lambda case: case.run(), show, goals)
+    run_all(__doc__ or "", CASES, lambda case: case.run(), show_against(), goals)
 
 
 if __name__ == "__main__":

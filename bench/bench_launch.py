@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace._base.program import find
-from measure import QUICK, Goal, Key, Row, run_all
+from measure import QUICK, Goal, Key, Row, run_all, show_against
 
 SCRIPT = Path(__file__).resolve().parent / "launch_script.py"
 ROUNDS, SLOW_ROUNDS = (3, 1) if QUICK else (20, 3)
@@ -307,13 +307,8 @@ def run_case(case: Case) -> list[Row]:
     return [row_of(work, launcher, values, case.units[work]) for (work, launcher), values in found.items()]
 
 
-def show(rows: list[Row]) -> None:
-    for row in rows:
-        print(f"{row.work:75} {row.rival:9} {row.value:12.4g} {row.unit}", flush=True)
-
-
 def main() -> None:
-    run_all(__doc__ or "", CASES, run_case, show, goals)
+    run_all(__doc__ or "", CASES, run_case, show_against(), goals)
 
 
 if __name__ == "__main__":

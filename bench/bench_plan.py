@@ -21,7 +21,7 @@ import plan_several
 import torch
 from headrace import Loader, Plan
 from headrace.torch import DataLoader, collate_packed
-from measure import QUICK, ROUNDS, Case, Goal, Key, Row, in_turn, run_all
+from measure import QUICK, ROUNDS, Case, Goal, Key, Row, in_turn, run_all, show_against
 
 Lengths = np.ndarray[Any, Any]
 WORLD_SIZE = 8
@@ -287,13 +287,8 @@ def goals() -> list[Goal]:
     ]
 
 
-def show(rows: list[Row]) -> None:
-    for row in rows:
-        print(f"{row.work:64} {row.rival:32} {row.value:12.2f} {row.unit}", flush=True)
-
-
 def main() -> None:
-    run_all(__doc__ or "", CASES, lambda case: case.run(), show, goals)
+    run_all(__doc__ or "", CASES, lambda case: case.run(), show_against(), goals)
 
 
 if __name__ == "__main__":

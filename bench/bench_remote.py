@@ -27,7 +27,7 @@ import torch
 from bench_shards import LARGE, write
 from headrace import _core, sources
 from headrace.torch import DataLoader
-from measure import QUICK, Case, Goal, Key, Row, in_turn, in_words, run_all
+from measure import QUICK, Case, Goal, Key, Row, in_turn, run_all, show_against
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "python" / "lib"))
 
@@ -337,17 +337,9 @@ CASES = [
 ]
 
 
-def show(rows: list[Row]) -> None:
-    theirs = {row.work: row.value for row in rows if row.rival in (ONE, LOCAL, LEAST)}
-    for row in rows:
-        base = theirs.get(row.work)
-        ratio = in_words(row.value / base) if base else ""
-        print(f"{row.work:60} {row.rival:46} {row.value:12.2f} {row.unit:3} {ratio}", flush=True)
-
-
 def main() -> None:
     torch.set_num_threads(1)
-    run_all(__doc__ or "", CASES, lambda case: case.run(), show, goals)
+    run_all(__doc__ or "", CASES, lambda case: case.run(), show_against(ONE, LOCAL, LEAST), goals)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ import torch
 import torch.utils.data
 from headrace import _core, sources
 from headrace.sources._index import make_index
-from measure import QUICK, ROUNDS, Case, Goal, Key, Row, in_turn, in_words, run_all
+from measure import QUICK, ROUNDS, Case, Goal, Key, Row, in_turn, run_all, show_against
 from torch.utils.data import TensorDataset
 
 BATCH = 256
@@ -295,21 +295,15 @@ CASES = [
 ]
 
 
-def show(rows: list[Row]) -> None:
-    theirs = {
-        (row.work, row.workers): row.value
-        for row in rows
-        if row.rival in (TORCH, GET_BATCH, DATASETS, IN_LIST, PLAIN_LOOP)
-    }
-    for row in rows:
-        base = theirs.get((row.work, row.workers))
-        ratio = in_words(row.value / base) if base else ""
-        print(f"{row.work:70} {row.workers} {row.rival:17} {row.value:12.1f} {row.unit:3} {ratio}", flush=True)
-
-
 def main() -> None:
     torch.set_num_threads(1)
-    run_all(__doc__ or "", CASES, lambda case: case.run(), show, goals)
+    run_all(
+        __doc__ or "",
+        CASES,
+        lambda case: case.run(),
+        show_against(TORCH, GET_BATCH, DATASETS, IN_LIST, PLAIN_LOOP),
+        goals,
+    )
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import torch
 from headrace import Mixture, Order
 from headrace._ranks.agreement import Agreement, Facts
 from headrace._ranks.loader_identity import LoaderIdentity
-from measure import QUICK, ROUNDS, Case, Goal, Key, Row, in_turn, in_words, run_all
+from measure import QUICK, ROUNDS, Case, Goal, Key, Row, in_turn, run_all, show_against
 
 SCRIPT = Path(__file__).resolve().parent / "sampling_script.py"
 SAMPLER_COUNT, WORLD_SIZE = 1_000_000 if QUICK else 10_000_000, 8
@@ -213,15 +213,8 @@ def of_steps() -> list[Row]:
 CASES = [Case("sampler", of_sampler), Case("stream", of_stream), Case("mixtures", of_mixtures), Case("steps", of_steps)]
 
 
-def show(rows: list[Row]) -> None:
-    theirs = {row.work: row.value for row in rows if row.rival == "torch"}
-    for row in rows:
-        ratio = in_words(row.value / theirs[row.work]) if row.work in theirs else ""
-        print(f"{row.work:58} {row.rival:9} {row.value:14.1f} {row.unit:5} {ratio}", flush=True)
-
-
 def main() -> None:
-    run_all(__doc__ or "", CASES, lambda case: case.run(), show, goals)
+    run_all(__doc__ or "", CASES, lambda case: case.run(), show_against("torch"), goals)
 
 
 if __name__ == "__main__":

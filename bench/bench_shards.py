@@ -25,7 +25,7 @@ import torch
 import torch.utils.data
 from headrace import _core, sources
 from headrace.sources import _index
-from measure import QUICK, Case, Goal, Key, Row, in_turn, in_words, run_all
+from measure import QUICK, Case, Goal, Key, Row, in_turn, run_all, show_against
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "python" / "lib"))
 
@@ -228,17 +228,9 @@ CASES = [
 ]
 
 
-def show(rows: list[Row]) -> None:
-    theirs = {row.work: row.value for row in rows if row.rival in (WEBDATASET, PILLOW, TARFILE)}
-    for row in rows:
-        base = theirs.get(row.work)
-        ratio = in_words(row.value / base) if base else ""
-        print(f"{row.work:76} {row.rival:18} {row.value:12.2f} {row.unit:3} {ratio}", flush=True)
-
-
 def main() -> None:
     torch.set_num_threads(1)
-    run_all(__doc__ or "", CASES, lambda case: case.run(), show, goals)
+    run_all(__doc__ or "", CASES, lambda case: case.run(), show_against(WEBDATASET, PILLOW, TARFILE), goals)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import headrace
-from measure import QUICK, Case, Goal, Key, Row, in_turn, run_all
+from measure import QUICK, Case, Goal, Key, Row, in_turn, run_all, show_against
 
 TIMES = 200
 REPEATS = 20 if QUICK else 200  # the quickest is what it costs on a machine that does nothing else
@@ -88,13 +88,8 @@ def goals() -> list[Goal]:
     return [Goal(LOCK, Key(LOCK, OURS), 300, unit="ns")]
 
 
-def show(rows: list[Row]) -> None:
-    for row in rows:
-        print(f"{row.work:40} {row.rival:24} {row.value:10.0f} {row.unit}", flush=True)
-
-
 def main() -> None:
-    run_all(__doc__ or "", CASES, lambda case: case.run(), show, goals)
+    run_all(__doc__ or "", CASES, lambda case: case.run(), show_against(), goals)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any
 import headrace
 import headrace.torch
 import torch.utils.data
-from measure import QUICK, ROUNDS, Case, Goal, Key, Row, in_turn, in_words, run_all
+from measure import QUICK, ROUNDS, Case, Goal, Key, Row, in_turn, run_all, show_against
 
 try:
     from torchdata.stateful_dataloader import StatefulDataLoader
@@ -155,16 +155,8 @@ def of_each() -> list[Row]:
 CASES = [Case("snapshot", of_snapshot), Case("restore", of_restore), Case("each", of_each)]
 
 
-def show(rows: list[Row]) -> None:
-    theirs = {(row.work, row.workers): row.value for row in rows if row.rival == "torchdata"}
-    for row in rows:
-        base = theirs.get((row.work, row.workers))
-        ratio = in_words(row.value / base) if base else ""
-        print(f"{row.work:66} {row.workers} {row.rival:17} {row.value:12.1f} {row.unit:3} {ratio}", flush=True)
-
-
 def main() -> None:
-    run_all(__doc__ or "", CASES, lambda case: case.run(), show, goals)
+    run_all(__doc__ or "", CASES, lambda case: case.run(), show_against("torchdata"), goals)
 
 
 if __name__ == "__main__":

@@ -210,6 +210,22 @@ def finish(rows: Sequence[Row], goals: Sequence[Goal], path: Path | None) -> Non
         path.write_text(json.dumps(results, indent=1))
 
 
+def show_against(*rivals: str) -> Callable[[list[Row]], None]:
+    """Returns a function that prints rows, each with its ratio to the row of one of these rivals for the same work."""
+
+    def show(rows: list[Row]) -> None:
+        bases = {(row.work, row.workers): row.value for row in rows if row.rival in rivals}
+        work, rival = (max(len(getattr(row, name)) for row in rows) for name in ("work", "rival"))
+        for row in rows:
+            base = bases.get((row.work, row.workers))
+            ratio = in_words(row.value / base) if base else ""
+            workers = row.workers or ""
+            text = f"{row.work:{work}}  {row.rival:{rival}} {workers:>3} {row.value:14.3f} {row.unit:6} {ratio}"
+            print(text.rstrip(), flush=True)
+
+    return show
+
+
 @dataclass(frozen=True)
 class Case:
     """A case of a script that needs to know no more than how to measure it."""
@@ -226,7 +242,8 @@ def run_all(
     show: Callable[[list[Row]], None],
     goals: Callable[[], Sequence[Goal]],
 ) -> None:
-    """Runs the cases of a script. Each case has a `name`, and `in_quick` says whether a quick run includes it."""
+    """Runs the cases of a script. Each case has a `name`, and `in_quick` says whether a quick run includes it. show
+    prints the rows of a case, as `show_against` does."""
     args = options(description)
     chosen = [case for case in cases if args.only in case.name and (case.in_quick or not QUICK)]
     if not chosen:

@@ -160,15 +160,22 @@ int remote_info(const char *word, bool is_json) {
 
 /* ---- verify ---- */
 
-static void put_check(const struct hr_kept *kept, int r, uint64_t bytes, bool is_json, int *number) {
+void put_verified(const char *name, int r, uint64_t bytes, bool is_json, int *number) {
     if (is_json) {
         printf("%s{\"name\": ", (*number)++ ? ",\n " : "\n ");
-        put_json(stdout, kept->shown);
+        put_json(stdout, name);
         printf(", \"ok\": %s, \"bytes\": %" PRIu64 ", \"message\": ", r < 0 ? "false" : "true", bytes);
         put_json(stdout, r < 0 ? hr_error_message() : "");
         printf("}");
     } else if (r < 0)
         fail_with_message();
+    else
+        printf("%s: %" PRIu64 " bytes, no damage found\n", name, bytes);
+}
+
+static void put_check(const struct hr_kept *kept, int r, uint64_t bytes, bool is_json, int *number) {
+    if (r < 0 || is_json)
+        put_verified(kept->shown, r, bytes, is_json, number);
     else
         printf("%s: %" PRIu64 " of %" PRIu64 " bytes are kept, no damage found\n", kept->shown, bytes, kept->bytes);
 }

@@ -18,4 +18,7 @@ int remote_verify(const char *word, bool is_json, int *number);
 int remote_remove(const char *word, bool force, bool is_json, int *number);
 int remote_collect(const struct hr_kept_limits *limits, bool is_json); /* JSON: a key behind others */
 
+/* Prints what a check of one object, file or remote object has found. r: negative with a message if it failed. */
+void put_verified(const char *name, int r, uint64_t bytes, bool is_json, int *number);
+
 #endif

@@ -46,19 +46,6 @@ static int verify_object(hr_cache *cache, const char *name, const char *version,
     return r;
 }
 
-static void put_result(const char *word, int r, uint64_t bytes, int is_json, int number) {
-    if (is_json) {
-        printf("%s{\"name\": ", number ? ",\n " : "\n ");
-        put_json(stdout, word);
-        printf(", \"ok\": %s, \"bytes\": %" PRIu64 ", \"message\": ", r < 0 ? "false" : "true", bytes);
-        put_json(stdout, r < 0 ? hr_error_message() : "");
-        printf("}");
-    } else if (r < 0)
-        fail_with_message();
-    else
-        printf("%s: %" PRIu64 " bytes, no damage found\n", word, bytes);
-}
-
 int cache_verify(int count, char **words) {
     const char *root = NULL, *version = "0";
     int is_json = 0, code = 0;
@@ -82,7 +69,7 @@ int cache_verify(int count, char **words) {
         int r = is_file(words[i])                           ? verify_file(words[i], &bytes)
                 : cache || hr_cache_open(root, &cache) >= 0 ? verify_object(cache, words[i], version, &bytes)
                                                             : -1; /* its message is set */
-        put_result(words[i], r, bytes, is_json, number++);
+        put_verified(words[i], r, bytes, is_json, &number);
         if (r < 0) code = 1;
     }
     if (is_json) printf("\n]\n");

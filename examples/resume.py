@@ -10,17 +10,15 @@ optimizer: `loader.state_dict()`, and `loader.load_state_dict(...)`.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 
 import torch
 import torch.distributed as dist
 from headrace.torch import DataLoader, per_rank
+from kill_and_resume import has_each_once, kill_and_resume, note_samples, parser_of
 from torch.utils.data import Dataset, RandomSampler
 
 SAMPLES, BATCH, EPOCHS = 600, 10, 2
@@ -73,7 +71,7 @@ def train(folder: str, workers: int, killed_at: int) -> None:
                 dist.all_reduce(parameter.grad)
             optimizer.step()
             step += 1
-            note_samples(folder, rank, step, epoch, indices, weights)
+            note_samples(folder, rank, step, epoch, indices.tolist(), weights.tolist())
             if step % 5 == 0 and rank == 0:
                 state = {
                     "model": model.state_dict(),
@@ -91,65 +89,20 @@ def train(folder: str, workers: int, killed_at: int) -> None:
 # ---- what follows only shows that it works ----
 
 
-def note_samples(folder: str, rank: int, step: int, epoch: int, indices: torch.Tensor, weights: torch.Tensor) -> None:
-    """Notes which samples were trained on, for the comparison at the end."""
-    seen = [index for index, weight in zip(indices.tolist(), weights.tolist(), strict=True) if weight]
-    with open(os.path.join(folder, f"seen-{rank}"), "a") as file:
-        print(json.dumps([step, epoch, seen]), file=file)
-
-
-def run_ranks(folder: str, ranks: int, workers: int, killed_at: int) -> int:
-    """Runs the training with so many ranks, and returns the exit code of `headrace run`."""
-    launch = [sys.executable, "-m", "headrace", "run", f"--nproc={ranks}"]
-    script = [__file__, "--train", folder, "--workers", str(workers), "--killed-at", str(killed_at)]
-    return subprocess.run([*launch, *script], timeout=300).returncode
-
-
-def samples_of_epochs(folder: str, killed_step: int) -> list[list[int]]:
-    """Returns the samples that the model was trained on in each epoch. Steps after the last checkpoint before the kill
-    were undone by it, and were made again."""
-    last: dict[tuple[int, int], tuple[int, list[int]]] = {}
-    for name in sorted(os.listdir(folder)):
-        if name.startswith("seen-"):
-            with open(os.path.join(folder, name)) as file:
-                for line in file:
-                    step, epoch, seen = json.loads(line)
-                    rank = int(name.removeprefix("seen-"))
-                    last[step, rank] = epoch, seen
-    kept = killed_step // 5 * 5  # the step of the checkpoint
-    found: list[list[int]] = [[] for _ in range(EPOCHS)]
-    for (step, rank), (epoch, seen) in last.items():
-        if step <= kept or rank == 0:
-            found[epoch] += seen
-    return found
-
-
 def show(workers: int, killed_at: int) -> bool:
     """Trains on two ranks, kills them, resumes on one, and says whether each sample was seen once per epoch."""
     with tempfile.TemporaryDirectory() as folder:
-        print(
-            f"two ranks train on {SAMPLES} samples, and are killed at step {killed_at}",
-            flush=True,
-        )
-        killed = run_ranks(folder, 2, workers, killed_at)
-        print(f"headrace run has ended with exit code {killed}; one rank goes on", flush=True)
-        run_ranks(folder, 1, workers, -1)
-        epochs = samples_of_epochs(folder, killed_at)
-    for epoch, seen in enumerate(epochs):
-        print(f"epoch {epoch}: {len(seen)} samples, {len(set(seen))} different ones")
-    return all(sorted(seen) == list(range(SAMPLES)) for seen in epochs)
+        print(f"two ranks train on {SAMPLES} samples, and are killed at step {killed_at}", flush=True)
+        epochs = kill_and_resume([__file__], folder, workers, killed_at, EPOCHS)
+    return has_each_once(epochs, SAMPLES)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--train", metavar="FOLDER", help="train, with checkpoints in this folder")
-    parser.add_argument("--workers", type=int, default=1, help="data loading processes of each rank")
-    parser.add_argument("--killed-at", type=int, default=42, help="the step at which each rank kills itself")
-    options = parser.parse_args()
+    options = parser_of(__doc__).parse_args()
     if options.train:
         train(options.train, options.workers, options.killed_at)
         return 0
-    is_right = show(options.workers, options.killed_at)
+    is_right = show(options.workers, options.killed_at or 42)
     print("each sample was seen once per epoch" if is_right else "samples are missing, or were seen twice")
     return 0 if is_right else 1
 

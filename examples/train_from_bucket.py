@@ -11,14 +11,12 @@ the server has sent.
 
 from __future__ import annotations
 
-import argparse
 import http.server
 import json
 import os
 import random
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -29,6 +27,7 @@ import torch
 import torch.distributed as dist
 from headrace import sources
 from headrace.torch import DataLoader, per_rank
+from kill_and_resume import has_each_once, kill_and_resume, note_samples, parser_of
 from torch.utils.data import RandomSampler
 
 SHARDS, SAMPLES, BATCH, EPOCHS, LATENCY_S = 4, 4000, 20, 2, 0.02
@@ -72,7 +71,7 @@ def train(urls: str, folder: str, workers: int, killed_at: int) -> None:
                 dist.all_reduce(parameter.grad)
             optimizer.step()
             step += 1
-            note_samples(folder, rank, step, epoch, indices, weights)
+            note_samples(folder, rank, step, epoch, indices.tolist(), weights.tolist())
             if step % 5 == 0 and rank == 0:
                 next_epoch = epoch + (loader.steps_left == 0)
                 state = {"model": model.state_dict(), "loader": loader.state_dict(), "step": step, "epoch": next_epoch}
@@ -127,38 +126,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def note_samples(folder: str, rank: int, step: int, epoch: int, indices: torch.Tensor, weights: torch.Tensor) -> None:
-    """Notes which samples were trained on, for the comparison at the end."""
-    seen = [index for index, weight in zip(indices.tolist(), weights.tolist(), strict=True) if weight]
-    with open(os.path.join(folder, f"seen-{rank}"), "a") as file:
-        print(json.dumps([step, epoch, seen]), file=file)
-
-
-def run_ranks(urls: str, folder: str, ranks: int, workers: int, killed_at: int) -> int:
-    """Runs the training with so many ranks, and returns the exit code of `headrace run`."""
-    launch = [sys.executable, "-m", "headrace", "run", f"--nproc={ranks}"]
-    script = [__file__, "--train", folder, "--urls", urls, "--workers", str(workers), "--killed-at", str(killed_at)]
-    return subprocess.run([*launch, *script], timeout=300).returncode
-
-
-def samples_of_epochs(folder: str, killed_step: int) -> list[list[int]]:
-    """Returns the samples that the model was trained on in each epoch. Steps after the last checkpoint before the kill
-    were undone by it, and were made again."""
-    last: dict[tuple[int, int], tuple[int, list[int]]] = {}
-    for name in sorted(os.listdir(folder)):
-        if name.startswith("seen-"):
-            with open(os.path.join(folder, name)) as file:
-                for line in file:
-                    step, epoch, seen = json.loads(line)
-                    last[step, int(name.removeprefix("seen-"))] = epoch, seen
-    kept = killed_step // 5 * 5  # the step of the checkpoint
-    found: list[list[int]] = [[] for _ in range(EPOCHS)]
-    for (step, rank), (epoch, seen) in last.items():
-        if step <= kept or rank == 0:
-            found[epoch] += seen
-    return found
-
-
 def show(workers: int, killed_at: int) -> bool:
     """Trains on two ranks, kills them, resumes on one, and says whether each sample was seen once per epoch."""
     with tempfile.TemporaryDirectory() as folder, Server() as server:
@@ -166,28 +133,20 @@ def show(workers: int, killed_at: int) -> bool:
         os.environ["HEADRACE_REMOTE_IDLE_MS"] = "1000"
         urls = f"http://127.0.0.1:{server.server_address[1]}/points-{{0..{SHARDS - 1}}}.jsonl"
         print(f"two ranks train on {SAMPLES} samples of {urls}, and are killed at step {killed_at}", flush=True)
-        killed = run_ranks(urls, folder, 2, workers, killed_at)
-        print(f"headrace run has ended with exit code {killed}; one rank goes on", flush=True)
-        run_ranks(urls, folder, 1, workers, -1)
-        epochs = samples_of_epochs(folder, killed_at)
+        epochs = kill_and_resume([__file__, "--urls", urls], folder, workers, killed_at, EPOCHS)
         size = sum(map(len, server.files.values()))
         print(f"the server has sent {server.sent_bytes / size:.2f} times the bytes of its files, for {EPOCHS} epochs")
-    for epoch, seen in enumerate(epochs):
-        print(f"epoch {epoch}: {len(seen)} samples, {len(set(seen))} different ones")
-    return all(sorted(seen) == list(range(SAMPLES)) for seen in epochs)
+    return has_each_once(epochs, SAMPLES)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--train", metavar="FOLDER", help="train, with checkpoints in this folder")
+    parser = parser_of(__doc__)
     parser.add_argument("--urls", help="the shards")
-    parser.add_argument("--workers", type=int, default=1, help="data loading processes of each rank")
-    parser.add_argument("--killed-at", type=int, default=142, help="the step at which each rank kills itself")
     options = parser.parse_args()
     if options.train:
         train(options.urls, options.train, options.workers, options.killed_at)
         return 0
-    is_right = show(options.workers, options.killed_at)
+    is_right = show(options.workers, options.killed_at or 142)
     print("each sample was seen once per epoch" if is_right else "samples are missing, or were seen twice")
     return 0 if is_right else 1
 

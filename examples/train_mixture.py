@@ -10,14 +10,11 @@ them: a picture `KEY.jpg` and its class `KEY.cls`. The pictures are decoded, cro
 
 from __future__ import annotations
 
-import argparse
 import collections
 import io
-import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -27,6 +24,7 @@ import torch
 import torch.distributed as dist
 from headrace import images, sources
 from headrace.torch import DataLoader, per_rank
+from kill_and_resume import kill_and_resume, note_samples, parser_of
 from PIL import Image
 from torchvision import transforms
 
@@ -115,49 +113,14 @@ def make_tar(path: str, is_noise: bool, count: int) -> None:
                 tar.addfile(member, io.BytesIO(content))
 
 
-def note_samples(folder: str, rank: int, step: int, epoch: int, indices: list[int], weights: list[float]) -> None:
-    """Notes which samples were trained on, for the comparison at the end."""
-    seen = [index for index, weight in zip(indices, weights, strict=True) if weight]
-    with open(os.path.join(folder, f"seen-{rank}"), "a") as file:
-        print(json.dumps([step, epoch, seen]), file=file)
-
-
-def run_ranks(folder: str, ranks: int, workers: int, killed_at: int) -> int:
-    """Runs the training with so many ranks, and returns the exit code of `headrace run`."""
-    launch = [sys.executable, "-m", "headrace", "run", f"--nproc={ranks}"]
-    script = [__file__, "--train", folder, "--workers", str(workers), "--killed-at", str(killed_at)]
-    return subprocess.run([*launch, *script], timeout=300).returncode
-
-
-def samples_of_epochs(folder: str, killed_step: int) -> list[list[int]]:
-    """Returns the samples that the model was trained on in each epoch. Steps after the last checkpoint before the kill
-    were undone by it, and were made again."""
-    last: dict[tuple[int, int], tuple[int, list[int]]] = {}
-    for name in sorted(os.listdir(folder)):
-        if name.startswith("seen-"):
-            with open(os.path.join(folder, name)) as file:
-                for line in file:
-                    step, epoch, seen = json.loads(line)
-                    last[step, int(name.removeprefix("seen-"))] = epoch, seen
-    kept = killed_step // 5 * 5  # the step of the checkpoint
-    found: list[list[int]] = [[] for _ in range(EPOCHS)]
-    for (step, rank), (epoch, seen) in last.items():
-        if step <= kept or rank == 0:
-            found[epoch] += seen
-    return found
-
-
-def show(workers: int) -> bool:
+def show(workers: int, killed_at: int) -> bool:
     """Trains on two ranks, kills them, resumes on one, and says whether each sample was seen as often as it should."""
-    killed_at = 22
     with tempfile.TemporaryDirectory() as folder:
         for name, count in SAMPLES.items():
             make_tar(os.path.join(folder, f"{name}.tar"), name == "noise", count)
-        print(f"two ranks train, and are killed at step {killed_at}, in the middle of epoch 1", flush=True)
-        killed = run_ranks(folder, 2, workers, killed_at)
-        print(f"headrace run has ended with exit code {killed}; one rank goes on", flush=True)
-        run_ranks(folder, 1, workers, -1)
-        mix, epochs = make_mixture(folder), samples_of_epochs(folder, killed_at)
+        print(f"two ranks train, and are killed at step {killed_at}", flush=True)
+        epochs = kill_and_resume([__file__], folder, workers, killed_at, EPOCHS)
+        mix = make_mixture(folder)
     is_right = True
     for epoch, seen in enumerate(epochs):
         names = collections.Counter(mix.dataset.names[mix.dataset.place_of(index)[0]] for index in seen)
@@ -168,17 +131,11 @@ def show(workers: int) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--train", metavar="FOLDER", help="train on the tar files of this folder, with checkpoints in it"
-    )
-    parser.add_argument("--workers", type=int, default=1, help="data loading processes of each rank")
-    parser.add_argument("--killed-at", type=int, default=-1, help="the step at which each rank kills itself")
-    options = parser.parse_args()
+    options = parser_of(__doc__).parse_args()
     if options.train:
         train(options.train, options.workers, options.killed_at)
         return 0
-    is_right = show(options.workers)
+    is_right = show(options.workers, options.killed_at or 22)
     print("each epoch had the samples of its mixture" if is_right else "samples are missing, or were seen twice")
     return 0 if is_right else 1
 

@@ -19,7 +19,7 @@
  *     module.c   the module, and what Python configures once
  *     constants.c   the numbers of C that Python needs
  *     paths.c    tuples of paths
- *     errors.c   negative codes as Python exceptions, and deadlines
+ *     errors.c   codes of C as results and exceptions of Python, and deadlines
  *     board/     the board between the ranks of this machine: _core.Board and BoardEntry
  *     cache/     named data that is built once per machine: _core.Cache, CacheTicket, CacheBuild,
  *                Cached, Samples, Shared and FilesPlan
@@ -27,12 +27,12 @@
  *     frozen/    frozen data: _core.freeze, thaw, Frozen, Builder and the views
  *     image/     images as recipes: _core.Picture
  *     record/    recordings of what loaders did: _core.Recording
- *     remote/    remote objects, and _core.Fetcher
+ *     remote/    remote objects: _core.Fetcher, Filling and Announcer
  *     rows/      rows of numbers that are gathered in C: _core.Columns and Rows
  *     sampler/   orders of samples, parts of ranks and plans of batches: _core.Order
- *     source/    samples from the files of users: _core.Tokens, Tar, Index and Indexing
+ *     source/    samples from the files of users: _core.Tokens, Tar, Lines, Objects, Index and Indexing
  *     inspect/   what an object refers to (_core.Walker), what a program has replaced (_core.Originals), how much of
- * its memory is private, and the machine
+ *                its memory is private, and the machine
  *
  * Each folder has headers of its own, and each prototype is in the header of the file that defines it.
  */
@@ -92,6 +92,14 @@ const char **core_paths(PyObject *tuple);
 
 /* Sets the exception of a negative code, with the library's message. Returns NULL. */
 void *core_raise(int code);
+/* Returns None; raises if the code is negative. */
+PyObject *core_none_or_raise(int code);
+/* Returns an object that tp_alloc has made. It is freed, and NULL returned, if the code of filling it is negative,
+ * which is raised. object: NULL with an exception if tp_alloc failed. */
+PyObject *core_new_or_raise(void *object, int code);
+/* Returns what a wait with a deadline has found, as a bool; raises if the code is negative. A signal without an
+ * exception is False, because the callers wait in slices. */
+PyObject *core_waited(int code);
 
 int64_t core_now_ns(void); /* CLOCK_MONOTONIC */
 /* Seconds in nanoseconds, at most INT64_MAX. Returns 0 for a negative number and for NaN. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Turns error codes of the library into Python exceptions; deadlines. */
+/* Turns codes of the library into results and exceptions of Python; deadlines. */
 #include "core.h"
 
 #include <errno.h>
@@ -32,6 +32,23 @@ void *core_raise(int code) {
         PyErr_SetObject(exception, text);
     Py_XDECREF(text);
     return NULL;
+}
+
+PyObject *core_none_or_raise(int code) {
+    if (code < 0) return core_raise(code);
+    Py_RETURN_NONE;
+}
+
+PyObject *core_new_or_raise(void *object, int code) {
+    if (!object || code >= 0) return object;
+    core_raise(code);
+    Py_DECREF(object);
+    return NULL;
+}
+
+PyObject *core_waited(int code) {
+    if (code == -EINTR) return PyErr_CheckSignals() < 0 ? NULL : PyBool_FromLong(false);
+    return code < 0 ? core_raise(code) : PyBool_FromLong(code);
 }
 
 int64_t core_now_ns(void) {

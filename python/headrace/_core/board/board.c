@@ -38,10 +38,7 @@ static PyObject *board_join(PyObject *type, PyObject *arguments) {
     Py_BEGIN_ALLOW_THREADS;
     r = hr_board_open(&options, deadline_ns, &self->board);
     Py_END_ALLOW_THREADS;
-    if (r >= 0) return (PyObject *)self;
-    core_raise(r);
-    Py_DECREF(self);
-    return NULL;
+    return core_new_or_raise(self, r);
 }
 
 static PyObject *board_process_count(PyObject *self, PyObject *ignored) {

@@ -29,19 +29,14 @@ PyObject *entry_new(PyObject *owner, hr_board *board, PyObject *arguments) {
     if (!self) return NULL;
     self->owner = Py_NewRef(owner);
     int r = hr_board_enter(board, where, place, rank, world_size, &self->entry);
-    if (r >= 0) return (PyObject *)self;
-    core_raise(r);
-    Py_DECREF(self);
-    return NULL;
+    return core_new_or_raise(self, r);
 }
 
 static PyObject *entry_publish(PyObject *self, PyObject *arguments) {
     long long length, steps, seed, epoch, digest, samples;
     if (!PyArg_ParseTuple(arguments, "LLLLLL:publish", &length, &steps, &seed, &epoch, &digest, &samples)) return NULL;
     struct hr_board_facts facts = {length, steps, seed, epoch, digest, samples};
-    int r = hr_board_publish(entry_of(self), &facts);
-    if (r < 0) return core_raise(r);
-    Py_RETURN_NONE;
+    return core_none_or_raise(hr_board_publish(entry_of(self), &facts));
 }
 
 static PyObject *entry_wait(PyObject *self, PyObject *arguments) {

@@ -12,9 +12,7 @@ PyObject *crew_adopt(PyObject *self, PyObject *arguments) {
     int pid, sentinel;
     hr_crew *crew = open_crew(self);
     if (!crew || !PyArg_ParseTuple(arguments, "Iii:adopt", &worker, &pid, &sentinel)) return NULL;
-    int r = hr_crew_adopt(crew, worker, pid, sentinel);
-    if (r < 0) return core_raise(r);
-    Py_RETURN_NONE;
+    return core_none_or_raise(hr_crew_adopt(crew, worker, pid, sentinel));
 }
 
 PyObject *crew_guard(PyObject *module, PyObject *arguments) {
@@ -29,9 +27,7 @@ PyObject *crew_ignore_others(PyObject *module, PyObject *arguments) {
     int trainer, interrupts;
     (void)module;
     if (!PyArg_ParseTuple(arguments, "ip:ignore_others", &trainer, &interrupts)) return NULL;
-    int r = hr_worker_ignore_others(trainer, interrupts);
-    if (r < 0) return core_raise(r);
-    Py_RETURN_NONE;
+    return core_none_or_raise(hr_worker_ignore_others(trainer, interrupts));
 }
 
 /* A worker may have written any bytes. */
@@ -99,9 +95,7 @@ PyObject *crew_signal(PyObject *self, PyObject *arguments) {
     int number;
     hr_crew *crew = open_crew(self);
     if (!crew || !PyArg_ParseTuple(arguments, "Ii:signal", &worker, &number)) return NULL;
-    int r = hr_crew_signal(crew, worker, number);
-    if (r < 0) return core_raise(r);
-    Py_RETURN_NONE;
+    return core_none_or_raise(hr_crew_signal(crew, worker, number));
 }
 
 PyObject *crew_stop(PyObject *self, PyObject *timeout) {

@@ -252,9 +252,7 @@ static PyObject *port_publish_status(PyObject *self, PyObject *argument) {
     struct port *port = (struct port *)self;
     unsigned long status = PyLong_AsUnsignedLong(argument);
     if (PyErr_Occurred() || !open_port(port)) return NULL;
-    int r = hr_port_publish(port->port, (uint32_t)status, 0);
-    if (r < 0) return core_raise(r);
-    Py_RETURN_NONE;
+    return core_none_or_raise(hr_port_publish(port->port, (uint32_t)status, 0));
 }
 
 static PyObject *port_collate(PyObject *self, PyObject *arguments) {
@@ -377,8 +375,7 @@ static PyObject *port_log_stderr(PyObject *self, PyObject *text) {
     Py_ssize_t length;
     if (!open_port((struct port *)self) || PyBytes_AsStringAndSize(text, &bytes, &length) < 0) return NULL;
     int r = hr_diagnostics_log_stderr(hr_port_diagnostics_fd(((struct port *)self)->port), bytes, (size_t)length);
-    if (r < 0) return core_raise(r);
-    Py_RETURN_NONE;
+    return core_none_or_raise(r);
 }
 
 static PyObject *port_post_status(PyObject *self, PyObject *text) {
@@ -386,8 +383,7 @@ static PyObject *port_post_status(PyObject *self, PyObject *text) {
     Py_ssize_t length;
     if (!open_port((struct port *)self) || PyBytes_AsStringAndSize(text, &bytes, &length) < 0) return NULL;
     int r = hr_diagnostics_post_status(hr_port_diagnostics_fd(((struct port *)self)->port), bytes, (size_t)length);
-    if (r < 0) return core_raise(r);
-    Py_RETURN_NONE;
+    return core_none_or_raise(r);
 }
 
 /* Returns 0 with an exception. */
@@ -443,8 +439,7 @@ static PyMethodDef port_methods[] = {
     {"look", port_look, METH_VARARGS,
      "look(ahead, waits) -> tuple[int, int, object] | None | False\n\nReturns the task that is so many behind the one "
      "that take() takes next, which stays where it is. None: ring() was called, or, if it may not wait, there is no "
-     "such task. "
-     "False: the trainer stopped the arena."},
+     "such task. False: the trainer stopped the arena."},
     {"ring", port_ring, METH_NOARGS, "ring()\n\nEnds look() of another thread, or its next call."},
     {"publish", port_publish, METH_VARARGS,
      "publish(status, object)\n\nPublishes the result of the current task. If it raises while it encodes the result "
@@ -454,8 +449,7 @@ static PyMethodDef port_methods[] = {
      "collate(samples, flavor) -> bool\n\nPublishes the default collation of a list of samples, as tensors (flavor 0) "
      "or numpy arrays (1), or what headrace.torch.collate_packed makes of it (a tuple of its names). Deferred images "
      "are made in the batch, by `threads` threads. Returns False, and publishes nothing, if a sample contains "
-     "something "
-     "else, or if an image is damaged."},
+     "something else, or if an image is damaged."},
     {"begin_collate", port_begin_collate, METH_NOARGS,
      "begin_collate()\n\nRecords that the samples are made, and that the user's collate function is called."},
     {"note", port_note, METH_O, "note(sample)\n\nRecords which sample the worker is reading, for reports."},
@@ -466,8 +460,7 @@ static PyMethodDef port_methods[] = {
      "note_making(thread, sample)\n\nRecords which sample of the current batch a thread makes, for reports; -1: none."},
     {"note_made", port_note_made, METH_VARARGS,
      "note_made(sample, index, took_ns)\n\nSets `noted` for a sample that a thread has made, and counts its time; 0: "
-     "it "
-     "took none."},
+     "it took none."},
     {"log_stderr", port_log_stderr, METH_O,
      "log_stderr(bytes)\n\nAdds bytes to the kept end of the worker's stderr, for reports. Raises OSError."},
     {"post_status", port_post_status, METH_O,

@@ -38,10 +38,7 @@ static PyObject *thread_start(PyObject *type, PyObject *arguments) {
     struct core_record_thread *self = (struct core_record_thread *)RecordThreadType.tp_alloc(&RecordThreadType, 0);
     int r = self ? hr_record_thread_start(PyBytes_AS_STRING(folder), recording, print_report, &self->thread) : 0;
     Py_DECREF(folder);
-    if (!self || r >= 0) return (PyObject *)self;
-    core_raise(r);
-    Py_DECREF(self);
-    return NULL;
+    return core_new_or_raise(self, r);
 }
 
 static PyObject *thread_end(PyObject *self, PyObject *ignored) {

@@ -15,10 +15,7 @@ static PyObject *announcer_new(PyTypeObject *type, PyObject *arguments, PyObject
     if (!PyArg_ParseTupleAndKeywords(arguments, keywords, ":Announcer", names)) return NULL;
     struct core_announcer *self = (struct core_announcer *)type->tp_alloc(type, 0);
     int r = self ? hr_announcer_new(&self->announcer) : 0;
-    if (r == 0) return (PyObject *)self;
-    core_raise(r);
-    Py_DECREF(self);
-    return NULL;
+    return core_new_or_raise(self, r);
 }
 
 static void announcer_dealloc(PyObject *self) {
@@ -48,15 +45,13 @@ static PyObject *announcer_withdraw(PyObject *self, PyObject *arguments) {
 static PyMethodDef methods[] = {
     {"begin", announcer_begin, METH_NOARGS,
      "begin() -> bool or None\n\nReturns True if nothing is announced, because the connection is a new one; False if "
-     "it "
-     "is that of before; None: no fetcher runs."},
+     "it is that of before; None: no fetcher runs."},
     {"send", announcer_send, METH_O,
      "send(position) -> int\n\nAnnounces what sources have added, and returns how many ranges. Negative: not all of it "
      "was."},
     {"withdraw", announcer_withdraw, METH_VARARGS,
      "withdraw(read, given) -> bool\n\nWithdraws what has a position below `read`. What is below `given` is being "
-     "read. "
-     "2**64 - 1: all. False: nothing was withdrawn."},
+     "read. 2**64 - 1: all. False: nothing was withdrawn."},
     {NULL, NULL, 0, NULL},
 };
 

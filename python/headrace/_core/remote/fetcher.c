@@ -16,10 +16,7 @@ static PyObject *fetcher_new(PyTypeObject *type, PyObject *arguments, PyObject *
     if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "y:Fetcher", names, &folder)) return NULL;
     struct core_fetcher *self = (struct core_fetcher *)type->tp_alloc(type, 0);
     int r = self ? hr_fetcher_open(folder, &self->fetcher) : 0;
-    if (r == 0) return (PyObject *)self;
-    core_raise(r);
-    Py_DECREF(self);
-    return NULL;
+    return core_new_or_raise(self, r);
 }
 
 static void fetcher_dealloc(PyObject *self) {
@@ -29,17 +26,12 @@ static void fetcher_dealloc(PyObject *self) {
     Py_TYPE(self)->tp_free(self);
 }
 
-static PyObject *none_or_raise(int code) {
-    if (code < 0) return core_raise(code);
-    Py_RETURN_NONE;
-}
-
 static PyObject *fetcher_start(PyObject *self, PyObject *arguments) {
     unsigned long long quota, left;
     unsigned int idle_ms;
     if (!PyArg_ParseTuple(arguments, "KKI:start", &quota, &left, &idle_ms)) return NULL;
     struct hr_fetcher_options options = {.quota_bytes = quota, .free_bytes = left, .idle_ms = idle_ms};
-    return none_or_raise(hr_fetcher_start(fetcher_of(self), &options));
+    return core_none_or_raise(hr_fetcher_start(fetcher_of(self), &options));
 }
 
 static PyObject *wrap(const struct hr_fetcher_job *job) {
@@ -73,7 +65,7 @@ static PyObject *fetcher_give(PyObject *self, PyObject *arguments) {
     r = hr_fetcher_give(fetcher_of(self), id, data.buf, (size_t)data.len);
     Py_END_ALLOW_THREADS;
     PyBuffer_Release(&data);
-    return none_or_raise(r);
+    return core_none_or_raise(r);
 }
 
 static PyObject *fetcher_keep(PyObject *self, PyObject *arguments) {
@@ -89,7 +81,7 @@ static PyObject *fetcher_keep(PyObject *self, PyObject *arguments) {
     r = hr_fetcher_keep(fetcher_of(self), &object, data.buf, (size_t)data.len);
     Py_END_ALLOW_THREADS;
     PyBuffer_Release(&data);
-    return none_or_raise(r);
+    return core_none_or_raise(r);
 }
 
 static PyObject *fetcher_fail(PyObject *self, PyObject *arguments) {
@@ -100,7 +92,7 @@ static PyObject *fetcher_fail(PyObject *self, PyObject *arguments) {
     Py_BEGIN_ALLOW_THREADS;
     r = hr_fetcher_fail(fetcher_of(self), id, code, text);
     Py_END_ALLOW_THREADS;
-    return none_or_raise(r);
+    return core_none_or_raise(r);
 }
 
 static PyObject *fetcher_remove(PyObject *self, PyObject *arguments) {

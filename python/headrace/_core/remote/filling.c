@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* _core.Filling: threads that have whole remote objects fetched and kept. */
-#include <errno.h>
-
 #include "remote/remote.h"
 
 struct core_filling {
@@ -15,7 +13,7 @@ static hr_filling *filling_of(PyObject *self) {
 static PyObject *filling_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     static char *names[] = {"paths", NULL};
     PyObject *paths;
-    int r;
+    int r = 0;
     if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!:Filling", names, &PyTuple_Type, &paths)) return NULL;
     const char **texts = core_paths(paths);
     struct core_filling *self = texts ? (struct core_filling *)type->tp_alloc(type, 0) : NULL;
@@ -23,13 +21,9 @@ static PyObject *filling_new(PyTypeObject *type, PyObject *arguments, PyObject *
         Py_BEGIN_ALLOW_THREADS;
         r = hr_filling_start(texts, (size_t)PyTuple_GET_SIZE(paths), &self->filling);
         Py_END_ALLOW_THREADS;
-        if (r < 0) {
-            core_raise(r);
-            Py_CLEAR(self);
-        }
     }
     PyMem_Free(texts);
-    return (PyObject *)self;
+    return core_new_or_raise(self, r);
 }
 
 static void filling_dealloc(PyObject *self) {
@@ -46,8 +40,7 @@ static PyObject *filling_wait(PyObject *self, PyObject *seconds) {
     Py_BEGIN_ALLOW_THREADS;
     r = hr_filling_wait(filling_of(self), deadline_ns);
     Py_END_ALLOW_THREADS;
-    if (r == -EINTR) return PyErr_CheckSignals() < 0 ? NULL : PyBool_FromLong(false); /* the caller waits in slices */
-    return r < 0 ? core_raise(r) : PyBool_FromLong(r);
+    return core_waited(r);
 }
 
 static PyObject *filling_look(PyObject *self, PyObject *ignored) {

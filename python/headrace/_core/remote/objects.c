@@ -49,8 +49,7 @@ static PyObject *look(PyObject *ignored, PyObject *arguments) {
     r = hr_remote_look(texts, (size_t)PyTuple_GET_SIZE(urls), storage);
     Py_END_ALLOW_THREADS;
     PyMem_Free(texts);
-    if (r < 0) return core_raise(r);
-    Py_RETURN_NONE;
+    return core_none_or_raise(r);
 }
 
 static PyObject *find(PyObject *ignored, PyObject *argument) {
@@ -71,9 +70,7 @@ static PyObject *add(PyObject *ignored, PyObject *arguments) {
                           &object.version, &bytes))
         return NULL;
     object.bytes = bytes;
-    int r = hr_remote_add(&object);
-    if (r < 0) return core_raise(r);
-    Py_RETURN_NONE;
+    return core_none_or_raise(hr_remote_add(&object));
 }
 
 static PyObject *call(PyObject *ignored, PyObject *argument) {
@@ -94,17 +91,15 @@ static PyObject *call(PyObject *ignored, PyObject *argument) {
 
 static PyMethodDef functions[] = {
     {"remote_use", use, METH_O,
-     "remote_use(words)\n\nSets the command of the fetcher, a tuple of bytes. Waits for the fetcher run the handlers "
-     "of "
-     "signals."},
+     "remote_use(words)\n\nSets the command of the fetcher, a tuple of bytes. A wait for the fetcher runs the handlers "
+     "of signals."},
     {"remote_folder", folder, METH_NOARGS,
      "remote_folder() -> bytes\n\nReturns the folder of remote objects, which is made. Raises OSError."},
     {"remote_close", close_connection, METH_NOARGS,
      "remote_close()\n\nCloses the connection of this thread to the fetcher."},
     {"remote_look", look, METH_VARARGS,
      "remote_look(urls, storage)\n\nAsks for size and version of objects. urls: a tuple of bytes. storage: JSON. "
-     "Raises "
-     "OSError and ValueError."},
+     "Raises OSError and ValueError."},
     {"remote_find", find, METH_O,
      "remote_find(path) -> (path, url, storage, name, version, bytes) or None\n\nReturns what is known of an object."},
     {"remote_add", add, METH_VARARGS,

@@ -163,8 +163,7 @@ static PyObject *order_fill(PyObject *self, PyObject *arguments) {
         Py_END_ALLOW_THREADS;
     }
     PyBuffer_Release(&target);
-    if (r < 0) return core_raise(r);
-    Py_RETURN_NONE;
+    return core_none_or_raise(r);
 }
 
 static PyObject *order_iterator(PyObject *self, PyObject *arguments) {
@@ -187,12 +186,10 @@ static PyMethodDef methods[] = {
      "position 0. The table has 4 or 8 bytes for each, 0: 4 if they suffice. Raises MemoryError."},
     {"mixture", (PyCFunction)(void (*)(void))order_mixture, METH_VARARGS | METH_KEYWORDS | METH_STATIC,
      "mixture(sources, until, length, seed, epoch) -> Order\n\nReturns the order of a mixture. sources: a tuple of "
-     "(name "
-     "in UTF-8, size, weight). See hr_mixture_new."},
+     "(name in UTF-8, size, weight). See hr_mixture_new."},
     {"look", order_look, METH_NOARGS,
      "look() -> (length, total, period, parts)\n\nDescribes a mixture; parts: a tuple of (share, before, count) for "
-     "each "
-     "source. See hr_mixture_look. Raises ValueError for another order."},
+     "each source. See hr_mixture_look. Raises ValueError for another order."},
     {"at", order_at, METH_O, "at(position) -> int\n\nReturns the index at a position."},
     {"find", order_find, METH_O,
      "find(index) -> int\n\nReturns the position of an index. Raises ValueError if it is not in the order."},

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* _core.Index: where the members and lines of files are. _core.Indexing: threads that make an index. */
-#include <errno.h>
-
 #include "source/source.h"
 
 /* ---- an index ---- */
@@ -38,10 +36,7 @@ static PyObject *index_new(PyTypeObject *type, PyObject *arguments, PyObject *ke
     Py_BEGIN_ALLOW_THREADS;
     r = hr_index_open(self->buffer.buf, (uint64_t)self->buffer.len, (enum hr_index_kind)kind, checks_sum, &self->index);
     Py_END_ALLOW_THREADS;
-    if (r == 0) return (PyObject *)self;
-    core_raise(r);
-    Py_DECREF(self);
-    return NULL;
+    return core_new_or_raise(self, r);
 }
 
 static void index_dealloc(PyObject *object) {
@@ -109,8 +104,7 @@ static PyObject *index_save(PyObject *self, PyObject *argument) {
     Py_BEGIN_ALLOW_THREADS;
     r = hr_index_save(index_of(self), path);
     Py_END_ALLOW_THREADS;
-    if (r < 0) return core_raise(r);
-    Py_RETURN_NONE;
+    return core_none_or_raise(r);
 }
 
 static PyObject *index_load(PyObject *ignored, PyObject *arguments) {
@@ -178,7 +172,7 @@ static hr_indexing *indexing_of(PyObject *self) {
 static PyObject *indexing_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     static char *names[] = {"kind", "paths", "uses_saved", NULL};
     PyObject *paths;
-    int kind, uses_saved, r;
+    int kind, uses_saved, r = 0;
     if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "iO!p:Indexing", names, &kind, &PyTuple_Type, &paths,
                                      &uses_saved))
         return NULL;
@@ -189,13 +183,9 @@ static PyObject *indexing_new(PyTypeObject *type, PyObject *arguments, PyObject 
         r = hr_indexing_start((enum hr_index_kind)kind, texts, (size_t)PyTuple_GET_SIZE(paths), uses_saved,
                               &self->indexing);
         Py_END_ALLOW_THREADS;
-        if (r < 0) {
-            core_raise(r);
-            Py_CLEAR(self);
-        }
     }
     PyMem_Free(texts);
-    return (PyObject *)self;
+    return core_new_or_raise(self, r);
 }
 
 static void indexing_dealloc(PyObject *self) {
@@ -212,8 +202,7 @@ static PyObject *indexing_wait(PyObject *self, PyObject *seconds) {
     Py_BEGIN_ALLOW_THREADS;
     r = hr_indexing_wait(indexing_of(self), deadline_ns);
     Py_END_ALLOW_THREADS;
-    if (r == -EINTR) return PyErr_CheckSignals() < 0 ? NULL : PyBool_FromLong(false); /* the caller waits in slices */
-    return r < 0 ? core_raise(r) : PyBool_FromLong(r);
+    return core_waited(r);
 }
 
 static PyObject *indexing_look(PyObject *self, PyObject *ignored) {

@@ -130,8 +130,7 @@ static PyObject *lines_lengths(PyObject *self, PyObject *arguments) {
     if (core_get_numbers(object, PyBUF_WRITABLE, -1, &lengths) < 0) return NULL;
     int r = hr_lines_lengths(lines_of(self), first, (uint64_t)lengths.len / sizeof(int64_t), lengths.buf);
     PyBuffer_Release(&lengths);
-    if (r < 0) return core_raise(r);
-    Py_RETURN_NONE;
+    return core_none_or_raise(r);
 }
 
 static PyObject *lines_ask(PyObject *self, PyObject *arguments) {
@@ -177,8 +176,7 @@ static PyMethodDef methods[] = {
     {"ask", lines_ask, METH_VARARGS, SOURCE_ASK_DOC},
     {"has_long_integer", has_long_integer, METH_O | METH_STATIC,
      "has_long_integer(bytes) -> bool\n\nReturns True if there are 19 digits in a row, as in an integer that may not "
-     "fit "
-     "into 64 bits."},
+     "fit into 64 bits."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -13,7 +13,7 @@ static hr_objects *objects_of(PyObject *self) {
 static PyObject *objects_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     static char *names[] = {"paths", NULL};
     PyObject *paths;
-    int r = -1;
+    int r = 0;
     if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!:Objects", names, &PyTuple_Type, &paths)) return NULL;
     const char **texts = core_paths(paths);
     struct core_objects *self = texts ? (struct core_objects *)type->tp_alloc(type, 0) : NULL;
@@ -21,13 +21,9 @@ static PyObject *objects_new(PyTypeObject *type, PyObject *arguments, PyObject *
         Py_BEGIN_ALLOW_THREADS;
         r = hr_objects_open(texts, (size_t)PyTuple_GET_SIZE(paths), &self->objects);
         Py_END_ALLOW_THREADS;
-        if (r < 0) {
-            core_raise(r);
-            Py_CLEAR(self);
-        }
     }
     PyMem_Free(texts);
-    return (PyObject *)self;
+    return core_new_or_raise(self, r);
 }
 
 static void objects_dealloc(PyObject *self) {

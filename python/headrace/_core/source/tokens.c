@@ -92,11 +92,6 @@ static void release(struct targets *targets) {
     if (targets->has_labels) PyBuffer_Release(&targets->labels);
 }
 
-static PyObject *none_or_raise(int code) {
-    if (code < 0) return core_raise(code);
-    Py_RETURN_NONE;
-}
-
 /* ---- separators ---- */
 
 static PyObject *tokens_scan(PyObject *self, PyObject *argument) {
@@ -121,7 +116,7 @@ static PyObject *tokens_set_ends(PyObject *self, PyObject *object) {
     if (core_get_numbers(object, 0, -1, &ends) < 0) return NULL;
     int r = hr_tokens_set_ends(open_tokens(self), ends.buf, (uint64_t)ends.len / sizeof(uint64_t));
     PyBuffer_Release(&ends);
-    return none_or_raise(r);
+    return core_none_or_raise(r);
 }
 
 /* ---- what there is ---- */
@@ -173,7 +168,7 @@ static PyObject *tokens_read(PyObject *self, PyObject *arguments) {
                        targets.has_labels ? targets.labels.buf : NULL);
     Py_END_ALLOW_THREADS;
     release(&targets);
-    return none_or_raise(r);
+    return core_none_or_raise(r);
 }
 
 static PyObject *tokens_gather(PyObject *self, PyObject *arguments) {
@@ -194,7 +189,7 @@ static PyObject *tokens_gather(PyObject *self, PyObject *arguments) {
         release(&targets);
     }
     PyBuffer_Release(&indices);
-    return PyErr_Occurred() ? NULL : none_or_raise(r);
+    return PyErr_Occurred() ? NULL : core_none_or_raise(r);
 }
 
 static PyObject *tokens_lengths(PyObject *self, PyObject *arguments) {
@@ -208,7 +203,7 @@ static PyObject *tokens_lengths(PyObject *self, PyObject *arguments) {
     r = hr_tokens_lengths(tokens_of(self), first, (uint64_t)lengths.len / sizeof(int64_t), lengths.buf);
     Py_END_ALLOW_THREADS;
     PyBuffer_Release(&lengths);
-    return none_or_raise(r);
+    return core_none_or_raise(r);
 }
 
 static PyObject *tokens_ask(PyObject *self, PyObject *arguments) {
@@ -238,8 +233,7 @@ static PyMethodDef methods[] = {
      "ValueError."},
     {"read", tokens_read, METH_VARARGS,
      "read(index, count, length, tokens, labels)\n\nReads a sample, of which `find` gives count and length, to one or "
-     "two "
-     "contiguous buffers of int64; labels: None without labels. Raises OSError and ValueError."},
+     "two contiguous buffers of int64; labels: None without labels. Raises OSError and ValueError."},
     {"gather", tokens_gather, METH_VARARGS,
      "gather(indices, tokens, labels)\n\nReads windows to rows. All arrays are contiguous "
      "buffers of int64; labels: None without labels. Raises OSError and ValueError."},

@@ -37,7 +37,5 @@ PyObject *loader_count_skipped(PyObject *self, PyObject *argument) {
     unsigned long long count = PyLong_AsUnsignedLongLong(argument);
     if (PyErr_Occurred() || !loader) return NULL;
     hr_arena_report(hr_loader_arena(loader), &report);
-    int r = hr_arena_count(hr_loader_arena(loader), 0, count - report.skipped_count);
-    if (r < 0) return core_raise(r);
-    Py_RETURN_NONE;
+    return core_none_or_raise(hr_arena_count(hr_loader_arena(loader), 0, count - report.skipped_count));
 }

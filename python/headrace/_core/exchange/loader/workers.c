@@ -13,8 +13,7 @@ PyObject *loader_start_at(PyObject *self, PyObject *argument) {
     unsigned long worker = PyLong_AsUnsignedLong(argument);
     if (PyErr_Occurred() || !loader_idle(self)) return NULL;
     int r = hr_loader_start_at(((struct loader *)self)->loader, worker > UINT32_MAX ? UINT32_MAX : (uint32_t)worker);
-    if (r < 0) return core_raise(r);
-    Py_RETURN_NONE;
+    return core_none_or_raise(r);
 }
 
 /* The tasks that are outstanding or owed become prefetch_factor for each of them. */
