@@ -441,6 +441,28 @@ class Samples(Dataset):  # type: ignore[type-arg]
         return SAMPLES[self.kind](index)
 
 
+class SamplesOfKinds(Dataset):  # type: ignore[type-arg]
+    """`count` samples of the first kind, then those of the second, and so on."""
+
+    def __init__(self, kinds: list[str], count: int = 5) -> None:
+        self.kinds, self.count = kinds, count
+
+    def __len__(self) -> int:
+        return len(self.kinds) * self.count
+
+    def __getitem__(self, index: int) -> Any:
+        return SAMPLES[self.kinds[index // self.count]](index % self.count)
+
+    def batches(self, size: int) -> list[list[int]]:
+        """Returns the indices of batches that have samples of one kind each."""
+        firsts = range(0, len(self), self.count)
+        return [
+            list(range(at, min(at + size, first + self.count)))
+            for first in firsts
+            for at in range(first, first + self.count, size)
+        ]
+
+
 class Tagged:
     """A type that only a user's addition to default_collate_fn_map can collate."""
 

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 import torch
 import torch.utils.data
-from compare import assert_same, describe, epoch, failures, mask, seed, trace, without_lost
+from compare import Make, Trace, assert_same, describe, epoch, failures, mask, seed, trace, without_lost
 from loaders import LOADERS, METHODS, Headrace, Torch, only_headrace
 from processes import Script, alive, run, until
 from torch.utils.data import dataloader as torch_dataloader
@@ -47,10 +47,25 @@ def unbatched(kind: Any, dataset: Any, **options: Any) -> Any:
 # ---- what is in a batch ----
 
 
+Traces = list[Trace]  # of headrace's loader and of torch's
+
+
+def traces(make: Make) -> Traces:
+    """Uses one loader of each kind, whose batches are compared by many tests."""
+    return [trace(kind, make, errors=1000) for kind in (Headrace, Torch)]
+
+
+@pytest.fixture(scope="module")
+def zoo() -> Traces:
+    return traces(lambda kind: unbatched(kind, d.Zoo(), num_workers=1))
+
+
 @pytest.mark.parametrize("name", d.ZOO_NAMES)
-def test_an_item_of_the_zoo_arrives_as_torch_sends_it(name: str) -> None:
-    found = assert_same(lambda kind: unbatched(kind, d.Zoo([name]), num_workers=1))
-    assert len(found.events[0]) == 2
+def test_an_item_of_the_zoo_arrives_as_torch_sends_it(zoo: Traces, name: str) -> None:
+    ours, theirs = (one.events[0] for one in zoo)
+    assert len(ours) == len(theirs) == len(d.ZOO_NAMES) + 1
+    at = d.ZOO_NAMES.index(name)
+    assert ours[at] == theirs[at]
 
 
 def test_the_whole_zoo_crosses_in_order_with_two_workers() -> None:
@@ -59,15 +74,12 @@ def test_the_whole_zoo_crosses_in_order_with_two_workers() -> None:
 
 
 @pytest.mark.parametrize("collated", [False, True])
-@pytest.mark.timeout(600)  # hundreds of loaders
 def test_the_zoo_crosses_by_dlpack_capsules_too(monkeypatch: pytest.MonkeyPatch, collated: bool) -> None:
     """Makes torch look like one without an exchange table; trainer and worker read the variable when they start."""
     monkeypatch.setenv("HEADRACE_DLPACK", "capsule")
     if collated:
-        for name in d.SAMPLES:
-            if name in REFUSED:
-                continue
-            assert_same(lambda kind, name=name: forked(kind, d.Samples(name), batch_size=4, num_workers=1))
+        data = d.SamplesOfKinds([name for name in d.SAMPLES if name not in REFUSED])
+        assert_same(lambda kind: forked(kind, data, batch_sampler=data.batches(4), num_workers=1), errors=1000)
     else:
         assert_same(lambda kind: unbatched(kind, d.Zoo(), prefetch_factor=3))
 
@@ -95,14 +107,20 @@ def test_the_whole_zoo_crosses_from_a_started_worker(method: str) -> None:
     assert_same(lambda kind: unbatched(kind, d.Zoo(names), num_workers=1, multiprocessing_context=method))
 
 
+@pytest.fixture(scope="module")
+def collated() -> Traces:
+    data = d.SamplesOfKinds(list(d.SAMPLES))
+    return traces(lambda kind: forked(kind, data, batch_sampler=data.batches(4), num_workers=1))
+
+
 @pytest.mark.parametrize("name", list(d.SAMPLES))
-def test_default_collate_gives_what_torch_gives(name: str) -> None:
+def test_default_collate_gives_what_torch_gives(collated: Traces, name: str) -> None:
     if name in REFUSED:
         pytest.skip(f"torch {torch.__version__} refuses to collate it")
-    ours = trace(Headrace, lambda kind: forked(kind, d.Samples(name), batch_size=4, num_workers=1))
-    theirs = trace(Torch, lambda kind: forked(kind, d.Samples(name), batch_size=4, num_workers=1))
-    assert len(ours.events[0]) == len(theirs.events[0])
-    for mine, other in zip(ours.events[0], theirs.events[0], strict=True):
+    ours, theirs = collated
+    assert len(ours.events[0]) == len(theirs.events[0]) == 2 * len(d.SAMPLES) + 1
+    at = 2 * list(d.SAMPLES).index(name)  # a batch of 4 samples, and one of the fifth
+    for mine, other in zip(ours.events[0][at : at + 2], theirs.events[0][at : at + 2], strict=True):
         if other[0] == "raised":
             # headrace may add the sample's index as a note, after torch's text
             assert mine[:3] == other[:3]
@@ -112,9 +130,18 @@ def test_default_collate_gives_what_torch_gives(name: str) -> None:
     assert ours.warned == theirs.warned
 
 
+@pytest.fixture(scope="module")
+def converted() -> Traces:
+    return traces(lambda kind: forked(kind, d.SamplesOfKinds(list(d.SAMPLES), 2), batch_size=None, num_workers=1))
+
+
 @pytest.mark.parametrize("name", list(d.SAMPLES))
-def test_default_convert_gives_what_torch_gives(name: str) -> None:
-    assert_same(lambda kind: forked(kind, d.Samples(name, count=2), batch_size=None, num_workers=1))
+def test_default_convert_gives_what_torch_gives(converted: Traces, name: str) -> None:
+    ours, theirs = converted
+    assert len(ours.events[0]) == len(theirs.events[0]) == 2 * len(d.SAMPLES) + 1
+    at = 2 * list(d.SAMPLES).index(name)
+    assert ours.events[0][at : at + 2] == theirs.events[0][at : at + 2]
+    assert ours.warned == theirs.warned and ours.random == theirs.random
 
 
 def test_a_users_addition_to_the_collate_map_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
