@@ -113,6 +113,13 @@ def wait_for_steps(folder: Path, more: int = 10) -> None:
     until(lambda: len(read_steps(folder)) >= before + more, DEADLINE_S)
 
 
+def check_slowest(file: Any) -> None:
+    """Sample 17 takes 0.12 s, and is among the slowest. On a busy machine it is not always the first."""
+    times = [ns for ns, *_ in file.slowest]
+    assert times == sorted(times, reverse=True)
+    assert max(ns for ns, index, *_ in file.slowest if index == 17) >= 0.12e9
+
+
 def end(job: "subprocess.Popen[str]") -> None:
     job.kill()
     job.communicate()
@@ -145,7 +152,7 @@ def test_all_of_a_job_is_recorded(tmp_path: Path, workers: int) -> None:
         return
     assert len(file.batches["task"]) >= 280
     assert sum(map(sum, (samples for _, samples, _ in file.histograms))) >= 1000
-    assert file.slowest[0][1] == 17 and file.slowest[0][0] >= 0.12e9
+    check_slowest(file)
     (busy_ns, all_ns) = (sum(file.second_workers[0]["fetch_ns"]), sum(seconds["length_ns"]))
     assert 0 < busy_ns < 1.5 * all_ns
 
@@ -168,7 +175,8 @@ def test_program_without_the_command_records_itself(tmp_path: Path, workers: int
     assert (file.ended, file.torn, file.identity["workers"]) == ("the job ended", 0, workers)
     assert sum(file.seconds["batches"]) == 150
     assert sum(file.seconds["starts"]) == 2
-    assert not workers or file.slowest[0][1] == 17
+    if workers:
+        check_slowest(file)
 
 
 def test_forked_children_have_recordings_of_their_own(tmp_path: Path) -> None:
