@@ -96,8 +96,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not tests.has(item.nodeid):
             item.add_marker(pytest.mark.wide)
-        if any(not mark.args for mark in item.iter_markers("cold")):
-            raise pytest.UsageError(f"{item.nodeid}: say why it needs new processes: @pytest.mark.cold(REASON)")
+        for name in ("cold", "destructors"):
+            if any(not mark.args for mark in item.iter_markers(name)):
+                raise pytest.UsageError(f"{item.nodeid}: say why it needs this: @pytest.mark.{name}(REASON)")
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(DEFAULT_TIMEOUT_S))
 
@@ -106,6 +107,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Before any fixture, because some start scripts."""
     warm.is_wanted = item.get_closest_marker("cold") is None
+    warm.skips_destructors = item.get_closest_marker("destructors") is None
 
 
 @pytest.hookimpl(wrapper=True)

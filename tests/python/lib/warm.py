@@ -4,6 +4,7 @@ takes 0.05 s instead of 0.2 to 4 s.
 
 All tests do so, except those with `@pytest.mark.cold("reason")`. A server is started for each of SERVERS when it is
 first needed. A process whose variables have to be set before Python starts, or that has a prefix, is new in any case.
+These processes end without the destructors of libraries, except in tests with `@pytest.mark.destructors("reason")`.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ from multiprocessing import util
 from typing import Any
 
 PR_SET_CHILD_SUBREAPER = 36
+TORCH = ["torch.utils.data", "pytest"]  # loaders.py imports pytest
 # What a script imports -> the modules that its server has imported. The first row that matches counts.
 SERVERS = [
-    (r"datasets|loaders|torch|headrace\.torch|resumed", ["torch.utils.data"]),
+    (r"datasets|loaders|torch|headrace\.torch|resumed", TORCH),
     (r"headrace|numpy|without_torch", ["numpy"]),
 ]
 IMPORTS = [(re.compile(rf"^\s*(?:import|from) (?:{names})\b", re.MULTILINE), modules) for names, modules in SERVERS]
 # What workers of pytest's own process import: pytest is their main module. tests/other_pythons.sh has no torch.
-WORKERS = [*(["torch.utils.data"] if find_spec("torch") else ["numpy"]), "pytest"]
+WORKERS = TORCH if find_spec("torch") else ["numpy", "pytest"]
 _WORKER = re.compile(r"from multiprocessing\.(spawn|forkserver) |.*from headrace\._loader\.forkserver ")
 _METHOD = re.compile(r"spawn|forkserver|multiprocessing_context=.headrace")
 # Variables that libraries or Python read when they start.
@@ -43,6 +45,7 @@ _spawn_new = util.spawnv_passfds  # type: ignore[attr-defined]
 
 forked = 0  # processes, so far
 is_wanted = False  # conftest.py sets it for each test
+skips_destructors = True  # so, too
 _owner = 0  # the process that called install(): only to it do servers give children
 
 
@@ -159,7 +162,8 @@ def fits(words: Sequence[str], folder: str, environment: dict[str, str]) -> bool
 def _request(argv: list[str], environment: dict[str, str], **others: Any) -> dict[str, Any]:
     blocked = [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])]
     orig_argv = [sys.executable, *argv]
-    return {"argv": argv, "orig_argv": orig_argv, "environment": environment, "blocked": blocked, **others}
+    request = {"argv": argv, "orig_argv": orig_argv, "environment": environment, "blocked": blocked}
+    return {**request, "skips_destructors": skips_destructors, **others}
 
 
 def _python_path(first: str, environment: dict[str, str]) -> list[str]:

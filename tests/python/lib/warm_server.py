@@ -76,9 +76,20 @@ def prepare(request: dict, descriptors: list[int]) -> None:
     sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     if coverage := sys.modules.get("follow_coverage"):  # make choose-tests
         coverage.follow_test()
+    if request["skips_destructors"]:
+        skip_destructors()
     random.seed()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
+
+
+def skip_destructors() -> None:
+    """Makes the process end as soon as Python has ended: the destructors of torch's libraries take as long as a script.
+
+    exit() calls what is registered last first, so functions that the script or headrace registers still run.
+    """
+    libc = ctypes.CDLL(None)
+    libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)  # called with the exit status
 
 
 def show(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:

@@ -28,7 +28,7 @@ from loaders import METHODS, Headrace, only_headrace
 from mishaps import Marks
 from processes import Script, Tracer, alive, run, seconds_to_die_with, until
 
-pytestmark = [only_headrace]
+pytestmark = [only_headrace, pytest.mark.destructors("the destructors of libraries are a part of the end")]
 
 FORK = multiprocessing.get_context("fork")
 libc = ctypes.PyDLL(None)  # calls keep the GIL
