@@ -68,13 +68,14 @@ def test_comparison_ends_promptly_and_completely_at_ctrl_c() -> None:
     assert any(seconds_from_ctrl_c_to_the_end() < 10 for _ in range(3))
 
 
-@pytest.mark.parametrize(("killed_at", "saved_at"), [(42, 40), (32, 30)])  # an epoch has 30 steps
-def test_the_example_of_resuming_sees_each_sample_once(killed_at: int, saved_at: int) -> None:
+def test_the_example_of_resuming_sees_each_sample_once() -> None:
+    """The state is that after the last batch of an epoch, which has 30 steps. The example of a bucket resumes in the
+    middle of an epoch, with the same code."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    script = [sys.executable, str(EXAMPLES / "resume.py"), f"--killed-at={killed_at}"]
+    script = [sys.executable, str(EXAMPLES / "resume.py"), "--killed-at=32"]
     done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert f"resumed after step {saved_at}, in epoch 1, on 1 ranks" in done.stdout
+    assert "resumed after step 30, in epoch 1, on 1 ranks" in done.stdout
     assert done.stdout.count("600 samples, 600 different ones") == 2
 
 
