@@ -12,6 +12,7 @@ import pytest
 from loaders import Headrace, only_headrace
 from processes import Script, run
 
+ENDS = pytest.mark.destructors("they are a part of the end of the interpreter")
 DAEMON = """
 import multiprocessing, threading
 import datasets as d
@@ -27,6 +28,7 @@ print("end")
 """
 
 
+@ENDS
 def test_waiting_daemon_thread_lets_interpreter_exit_silently(tmp_path: pathlib.Path) -> None:
     assert run(tmp_path, DAEMON) == "end\n"
 
@@ -139,6 +141,7 @@ if __name__ == "__main__":
 
 
 @only_headrace
+@ENDS
 def test_iterators_that_outlive_modules_end_in_silence(tmp_path: pathlib.Path) -> None:
     with Script(tmp_path, KEPT_AT_EXIT) as script:
         assert script.finish() == 0

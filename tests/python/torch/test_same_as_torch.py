@@ -1029,6 +1029,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.destructors("they are a part of the end")
 @pytest.mark.parametrize(
     "kind, method, persistent, ending",
     [
