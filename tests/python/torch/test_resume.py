@@ -46,7 +46,8 @@ def test_a_continued_run_gives_the_batches_of_the_whole_run(kind: str, workers: 
     torch.manual_seed(5)
     whole = resumed.run(MAKERS[kind](num_workers=workers))
     steps = len(whole[0])
-    for stopped in (1, steps - 1, steps, steps + 2, 2 * steps):
+    # Stopped with these workers, and continued with 2 - workers; only the end of an epoch is tried with both.
+    for stopped in (1, steps, 2 * steps) if workers == 0 else (steps - 1, steps, steps + 2):
         torch.manual_seed(5)
         state, numbers = resumed.stop(MAKERS[kind](num_workers=workers), stopped)
         loader = MAKERS[kind](num_workers=2 - workers)
