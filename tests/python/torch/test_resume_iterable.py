@@ -51,7 +51,8 @@ def test_each_worker_goes_on_where_it_was(
         return kind(dataset(), 2, num_workers=workers, held_back=held_back, **options)
 
     epochs, states = _states_of(make(), held_back)
-    for epoch, done, state in [*states[::4], states[-2], states[-1]]:
+    some = states[::4] if workers < 3 else states[::8]  # each starts all workers
+    for epoch, done, state in [*some, states[-2], states[-1]]:
         loader = make()
         loader.load_state_dict(state)
         whole = epochs[min(epoch, 1)]
