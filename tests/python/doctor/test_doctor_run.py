@@ -253,7 +253,7 @@ def test_healthy_loader_gets_at_most_advice_on_its_workers(folder: pathlib.Path,
 
 
 def test_times_of_dataset_collate_and_transfer_are_separate(folder: pathlib.Path) -> None:
-    time = of(folder, "slow_dataset")["time"]
+    time = of(folder, "slow_dataset", 10)["time"]
     assert "Make the dataset's __getitem__ faster first" in time["consequence"]
     share = int(time["consequence"].partition("The workers spent ")[2].partition("%")[0])
     assert share > 50
