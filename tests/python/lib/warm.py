@@ -37,8 +37,11 @@ IMPORTS = [(re.compile(rf"^\s*(?:import|from) (?:{names})\b", re.MULTILINE), mod
 WORKERS = TORCH if find_spec("torch") else ["numpy", "pytest"]
 _WORKER = re.compile(r"from multiprocessing\.(spawn|forkserver) |.*from headrace\._loader\.forkserver ")
 _METHOD = re.compile(r"spawn|forkserver|multiprocessing_context=.headrace")
-# Variables that libraries or Python read when they start.
-_EARLY = re.compile(r"PYTHON(?!PATH$)|LD_|MALLOC|GLIBC|OMP_|MKL_|KMP_|OPENBLAS|TORCH_|PYTORCH|CUDA|LANG|LC_|TZ$")
+# Variables that libraries or Python read when they start. The one of torch's that is left out is set by an import of
+# lightning: in pytest's own process it would make the scripts of all later tests new processes.
+_EARLY = re.compile(
+    r"PYTHON(?!PATH$)|LD_|MALLOC|GLIBC|OMP_|MKL_|KMP_|OPENBLAS|TORCH_|PYTORCH(?!_NVML_BASED_CUDA_CHECK$)|CUDA|LANG|LC_|TZ$"
+)
 _libc = ctypes.CDLL(None)
 _environment: dict[str, str] = {}  # of the servers, before tests change it
 _spawn_new = util.spawnv_passfds  # type: ignore[attr-defined]
