@@ -15,14 +15,15 @@ from collections.abc import Callable
 import moments
 import pytest
 import side_by_side
+from drawn import draws
 from loaders import Headrace, Torch, only_headrace
 
 pytestmark = only_headrace
 
 SEED = os.environ.get("HEADRACE_SEED", "0")
 PARTS = 16
-FORKED = 320  # cells with a process
-IN_THREADS = 160  # cells with sample_threads, and as many with a process
+FORKED = draws(320)  # cells with a process
+IN_THREADS = draws(160)  # cells with sample_threads, and as many with a process
 VIEWS = """
 import torch
 data = torch.arange(40.0)
