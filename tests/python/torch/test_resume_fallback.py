@@ -41,7 +41,8 @@ for kind in {kinds!r}:
     found[kind] = whole, state, numbers.tolist()
     if {loads}:
         states = json.load(open({path!r}))
-        for whole, state, numbers in [found[kind], states[kind]]:
+        own = [found[kind]] if {disabled} else []  # those of the engine: test_resume.py
+        for whole, state, numbers in [*own, states[kind]]:
             loader = MAKERS[kind](num_workers={other})
             torch.set_rng_state(torch.tensor(numbers, dtype=torch.uint8))
             loader.load_state_dict(state)
