@@ -33,13 +33,13 @@ CLOSE_NAMES = 6  # shown for a word that matches no test
 # CPU seconds of files that may take more than costs.BUDGET_S, and why.
 BUDGETS: dict[str, tuple[float, str]] = {
     "test_sweep": (150, "a process is killed and stopped at each point of the protocol"),
-    "test_same_as_torch": (130, "hundreds of loaders, each compared with torch's"),
+    "test_same_as_torch": (100, "hundreds of loaders, each compared with torch's"),
     "test_examples": (75, "runs the examples, which start ranks by themselves"),
     "test_demo": (60, "runs the demo, which trains in seven processes"),
     "test_doctor_seeds": (70, "growth is only noticed after 30 s of reading"),
-    "test_restarts": (75, "215 workers die"),
-    "test_resume": (75, "each state is taken with each kind of sampler, at several places"),
-    "test_resume_iterable": (70, "each state is taken with workers of each number"),
+    "test_restarts": (50, "187 workers die"),
+    "test_resume": (55, "each state is taken with each kind of sampler, at several places"),
+    "test_resume_iterable": (50, "each state is taken with workers of each number"),
     "test_doctor_run": (60, "the doctor measures for seconds, which it needs to be right"),
     "test_interrupted": (55, "an interruption at each step of next()"),
     "test_bad_input": (50, "large batches on small file systems"),
