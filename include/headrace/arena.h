@@ -70,9 +70,10 @@ struct hr_worker_status {
     uint64_t task;          /* the current task of the worker, or its last one */
     uint64_t sample;        /* the last one of hr_port_note; HR_NO_SAMPLE: none since it took its task */
     uint64_t done_count;
-    uint64_t phase_ns[HR_PHASE_COUNT];  /* time in each phase, over all processes that were this worker */
-    uint64_t rss_bytes;                 /* resident memory when it was last measured; 0: never */
-    uint64_t making[HR_MAKING_THREADS]; /* those of which a thread makes a part; HR_NO_SAMPLE: none */
+    uint64_t phase_ns[HR_PHASE_COUNT]; /* time in each phase, over all processes that were this worker */
+    uint64_t rss_bytes;                /* resident memory when it was last measured; 0: never */
+    uint64_t
+        making[HR_MAKING_THREADS]; /* those of which a thread makes a part; HR_NO_SAMPLE: none. Some may be equal */
 };
 
 /* The worker descriptors: what a process needs to open the port of worker `worker`. They are close-on-exec. They may be

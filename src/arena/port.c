@@ -192,6 +192,11 @@ void hr_port_note_making(hr_port *port, uint32_t thread, uint64_t sample) {
     hr__stop_at(HR__AT_PORT_MAKING);
 }
 
+void hr_port_note_oldest(hr_port *port, uint64_t sample, uint64_t index) {
+    hr_port_note_making(port, 0, sample);
+    hr__timing_show_sample(&port->timing, sample == HR_NO_SAMPLE ? HR_NO_SAMPLE : index);
+}
+
 void hr_port_count_sample(hr_port *port, uint64_t index, uint64_t took_ns) {
     hr__timing_count_sample(&port->timing, index, took_ns);
 }

@@ -83,9 +83,13 @@ void hr__timing_count_sample(struct hr__timing *timing, uint64_t index, uint64_t
     if (timing->times_samples) count_sample(timing, index + 1, took_ns);
 }
 
-void hr__timing_sample(struct hr__timing *timing, uint64_t index) {
-    store(&timing->sight->index, index + 1);
+void hr__timing_show_sample(struct hr__timing *timing, uint64_t index) {
+    store(&timing->sight->index, index + 1); /* 0 for HR_NO_SAMPLE */
     hr__stop_at(HR__AT_TIMING_INDEX);
+}
+
+void hr__timing_sample(struct hr__timing *timing, uint64_t index) {
+    hr__timing_show_sample(timing, index);
     if (timing->times_samples) {
         int64_t now_ns = hr__now_ns();
         end_sample(timing, now_ns);

@@ -40,6 +40,8 @@ void hr__timing_open(struct hr__timing *timing, struct hr__sight *sight);
 void hr__timing_take(struct hr__timing *timing, int64_t coarse_ns);
 /* The worker begins with a sample; index HR_NO_SAMPLE: it is not known. */
 void hr__timing_sample(struct hr__timing *timing, uint64_t index);
+/* Shows the index to observers, and times nothing. Any thread may call it, one at a time. */
+void hr__timing_show_sample(struct hr__timing *timing, uint64_t index);
 /* Counts a sample of this batch that another thread has made. */
 void hr__timing_count_sample(struct hr__timing *timing, uint64_t index, uint64_t took_ns);
 /* The worker has no sample in hand any more. */

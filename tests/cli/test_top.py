@@ -24,6 +24,7 @@ import headrace
 import numpy as np
 import pytest
 from headrace import _core
+from processes import until
 from program import PROGRAM, run
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
@@ -158,6 +159,51 @@ def test_picture_tells_deaths_from_starts(tmp_path: Any) -> None:
     heads, *workers = picture[picture.index(" WORKER") :].splitlines()[:3]
     assert heads.endswith(" STARTS")
     assert sorted(int(line.split()[-1]) for line in workers) == [3, 4]
+
+
+class Held(Slow):
+    """Sample 7 waits until a byte comes in a pipe. The others write one into another pipe."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits, self.let_go = os.pipe()
+        self.counts, self.made = os.pipe()
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 7:
+            os.read(self.waits, 1)
+        else:
+            os.write(self.made, b".")
+        return index
+
+    def wait_for(self, count: int) -> None:
+        while count:
+            assert select.select([self.counts], [], [], DEADLINE_S)[0]
+            count -= len(os.read(self.counts, count))
+
+    def close(self) -> None:
+        for one in (self.waits, self.let_go, self.counts, self.made):
+            os.close(one)
+
+
+@pytest.mark.parametrize("threads", [4, 24])  # 24: more than are recorded one by one
+def test_sample_that_threads_wait_for_is_named(threads: int, request: pytest.FixtureRequest) -> None:
+    request.addfinalizer((dataset := Held()).close)
+    loader = headrace.Loader(dataset, 12, num_workers=1, sample_threads=threads, multiprocessing_context="fork")
+    iterator = iter(loader)
+    dataset.wait_for(23)  # all others of the two batches that the worker has
+
+    def sample() -> Any:
+        return look()["loaders"][0]["workers"][0]["sample"]
+
+    assert until(lambda: sample() == 7, DEADLINE_S)
+    screen = run("top", "--once", str(os.getpid())).stdout
+    assert re.search(r"^ +0 +\d+ fetch +\S+ +7 ", screen, re.MULTILINE), screen
+    os.write(dataset.let_go, b".")
+    assert [int(index) for batch in iterator for index in batch] == list(range(40))
+    loader = headrace.Loader(range(8), 8, num_workers=1, sample_threads=threads, persistent_workers=True)
+    list(loader)
+    assert until(lambda: sample() is None, DEADLINE_S)
 
 
 def test_names_of_any_bytes_are_written() -> None:

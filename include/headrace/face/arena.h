@@ -64,6 +64,11 @@ HR_API void hr_arena_unregister(hr_arena *arena, uint32_t slot);
  * ended. Any thread may call it, with its own number, from 0. Numbers from HR_MAKING_THREADS on are not recorded. */
 HR_API void hr_port_note_making(hr_port *port, uint32_t thread, uint64_t sample);
 
+/* Records the sample of the current batch that was begun before all others in work, and shows its index to observers
+ * as hr_port_note_index does; HR_NO_SAMPLE: none is in work. It is recorded as that of thread 0, so the threads
+ * themselves have numbers from 1. Any thread may call it, one at a time. */
+HR_API void hr_port_note_oldest(hr_port *port, uint64_t sample, uint64_t index);
+
 /* Counts the time of a sample of the current batch that a thread has made; index as for hr_port_note_index. The thread
  * that takes tasks calls it. */
 HR_API void hr_port_count_sample(hr_port *port, uint64_t index, uint64_t took_ns);

@@ -68,15 +68,16 @@ def name_sample(batch: int, indices: Any, position: int | None) -> str:
     return f"batch {batch}, samples {shorten(indices)}"
 
 
-def name_samples(batch: int, indices: Any, positions: list[int]) -> str:
-    """Names several samples of a batch, at each of which a thread is."""
+def name_samples(batch: int, indices: Any, positions: list[int], in_order: bool = False) -> str:
+    """Names several samples of a batch, at each of which a thread is. in_order: they were begun in their order."""
     if len(positions) == 1:
         return f"at {name_sample(batch, indices, positions[0])}"
     known = has_indices(indices) and isinstance(indices, (list, tuple)) and max(positions) < len(indices)
     if not known:
         return f"at {name_sample(batch, indices, None)}"
     names = ", ".join(short_repr(indices[position]) for position in sorted(positions))
-    return f"in a thread each at samples {names} of batch {batch}, {shorten(indices)}"
+    longest = f"; for the longest time at sample {short_repr(indices[min(positions)])}" if in_order else ""
+    return f"in a thread each at samples {names} of batch {batch}, {shorten(indices)}{longest}"
 
 
 def name_odd_one(indices: Any, place: int) -> str:

@@ -44,7 +44,8 @@ class InProcess:
     def make(self, task: Any, begin: _Begin) -> Batch:
         if (unfinished := self._unfinished) is not None:
             unfinished.cut()
-            self._wait(unfinished)
+            if self._threads.are_here:
+                self._wait(unfinished)
         batch = self._unfinished = begin(task)
         self._threads.begin(batch)
         self._wait(batch)
@@ -67,7 +68,7 @@ class InWorker:
 
     def __init__(self, count: int, port: _core.Port) -> None:
         self._port = port
-        self._threads = SampleThreads(count, port.ring, port.note_making)
+        self._threads = SampleThreads(count, port.ring, port)
         # Tasks behind the one that is made, with their numbers. None: it could not be begun, and raises in its turn.
         self._begun: deque[tuple[int, Batch | None]] = deque()
         self._is_at_end = False  # what comes behind these is no batch

@@ -17,14 +17,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from headrace._base.lookup import imported
 
 NO_SAMPLE = -1
-_Note = Callable[[int, int], None]
-
-
 _Outcome = tuple[Any, BaseException | None, int]  # a sample, or its exception, and how long it took in nanoseconds
 
 
@@ -57,6 +54,7 @@ class Batch:
         self.lock = threading.Lock()
         self.running = 0  # samples that threads make now; goes up before `next` does
         self.next = 0  # the place of the sample that is begun next
+        self.oldest = 0  # of the samples in work, the place of that which was begun first; `next`: none is in work
         self.is_cut = False  # no samples are begun any more
         self._make = make
         self._goes_on = goes_on
@@ -89,6 +87,11 @@ class Batch:
         with _entered(self._modes):
             return self._make(place)
 
+    def pass_ended(self) -> None:
+        """Lets `oldest` pass the samples that have ended."""
+        while self.oldest < self.next and self._outcomes[self.oldest] is not None:
+            self.oldest += 1
+
     def took_ns(self, place: int) -> int:
         """Returns how long a sample took."""
         outcome = self._outcomes[place]
@@ -107,80 +110,114 @@ class Batch:
             del outcome  # the traceback of the exception has this frame
 
 
+class Notes(Protocol):
+    """Takes notes of what threads make of the batch that is shown. A sample is its place in the batch, or NO_SAMPLE."""
+
+    def note_making(self, thread: int, sample: int, /) -> None:
+        """Notes the sample that a thread makes. Threads have numbers from 1."""
+
+    def note_oldest(self, sample: int, index: object, /) -> None:
+        """Notes which of the samples that are made was begun first."""
+
+
 class _Shared:
     """The state that the threads share with SampleThreads. They must not refer to that, because its end is theirs."""
 
-    def __init__(self, count: int, ended: Callable[[], None], note: _Note) -> None:
+    def __init__(self, count: int, ended: Callable[[], None], notes: Notes | None) -> None:
         self.queue: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self.ended = ended
-        self.note = note
+        self.notes = notes
         self.current: Batch | None = None  # the batch whose samples are noted
+        self.noted: int | None = None  # the place that was noted last as the oldest
         self.at: list[tuple[Batch, int] | None] = [None] * count  # what each thread makes
 
     def make_some(self, thread: int, batch: Batch) -> None:
         """Makes samples of a batch until all are begun."""
-        while (place := self._begin(thread, batch)) is not None:
+        place = self._next_place(thread, batch, False)
+        while place is not None:
             batch.make(place)
-            self._end(thread, batch)
+            place = self._next_place(thread, batch, True)
 
-    def _begin(self, thread: int, batch: Batch) -> int | None:
+    def _next_place(self, thread: int, batch: Batch, has_made: bool) -> int | None:
+        """Begins a sample, and returns its place, or None if no more are begun. has_made: the thread has made one."""
+        is_over = False
         with batch.lock:
-            place = batch.next
-            if batch.is_cut or place >= len(batch.indices):
-                return None
-            batch.running += 1
-            batch.next += 1
-            self.at[thread] = batch, place
-            if batch is self.current:
-                self.note(thread, place)
-        return place
-
-    def _end(self, thread: int, batch: Batch) -> None:
-        with batch.lock:
-            batch.running -= 1
-            is_over = batch.is_over
-            self.at[thread] = None
-            if batch is self.current:
-                self.note(thread, NO_SAMPLE)
+            place = None if batch.is_cut or batch.next >= len(batch.indices) else batch.next
+            if place is not None:
+                batch.running += not has_made
+                batch.next += 1
+                self.at[thread] = batch, place
+            if has_made:
+                batch.pass_ended()
+            if self.notes is not None and batch is self.current and (has_made or place is not None):
+                self.notes.note_making(thread + 1, NO_SAMPLE if place is None else place)
+                self._note_oldest(self.notes, batch)
+            if has_made and place is None:
+                self.at[thread] = None
+                batch.running -= 1  # last: then another batch may be shown
+                is_over = batch.is_over
         if is_over:
             self.ended()
+        return place
+
+    def _note_oldest(self, notes: Notes, batch: Batch) -> None:
+        place = batch.oldest if batch.oldest < batch.next else NO_SAMPLE
+        if place != self.noted:
+            self.noted = place
+            notes.note_oldest(place, None if place == NO_SAMPLE else batch.indices[place])
 
     def show(self, batch: Batch) -> None:
+        """From now on the samples of this batch are noted. All those of the one before have ended."""
+        if self.notes is None:
+            return
         with batch.lock:
             self.current = batch
             for thread, at in enumerate(self.at):
                 if at is not None and at[0] is batch:
-                    self.note(thread, at[1])
+                    self.notes.note_making(thread + 1, at[1])
+            self.noted = None
+            self._note_oldest(self.notes, batch)
 
 
-def _work(shared: _Shared, thread: int) -> None:
-    """Runs in a thread: makes samples of one batch after the other."""
-    if (torch := imported("torch")) is not None:
-        torch.get_num_threads()  # gives OpenMP in this thread the number of threads of this process
-    while (batch := shared.queue.get()) is not None:
-        shared.make_some(thread, batch)
-        del batch  # so that a thread that waits keeps no samples
+class _Thread(threading.Thread):
+    """Makes samples of one batch after the other."""
 
+    headrace_has_no_sample = True  # it waits for a batch, so this process may fork (headrace._base.this_process)
 
-def _note_nothing(thread: int, place: int) -> None:
-    pass
+    def __init__(self, shared: _Shared, number: int) -> None:
+        super().__init__(name=f"headrace-sample-{number}", daemon=True)
+        self._shared = shared
+        self._number = number
+
+    def run(self) -> None:
+        if (torch := imported("torch")) is not None:
+            torch.get_num_threads()  # gives OpenMP in this thread the number of threads of this process
+        while (batch := self._shared.queue.get()) is not None:
+            self.headrace_has_no_sample = False
+            self._shared.make_some(self._number, batch)
+            del batch  # so that a thread that waits keeps no samples
+            self.headrace_has_no_sample = True
 
 
 class SampleThreads:
-    """So many threads. ended: called, in a thread, when all samples of a batch that were begun have ended. note: told
-    which sample of the batch that is shown a thread makes, or NO_SAMPLE."""
+    """So many threads. ended: called, in a thread, when all samples of a batch that were begun have ended."""
 
-    def __init__(self, count: int, ended: Callable[[], None], note: _Note = _note_nothing) -> None:
+    def __init__(self, count: int, ended: Callable[[], None], notes: Notes | None = None) -> None:
         self._count = count
         self._ended = ended
-        self._note = note
+        self._notes = notes
         self._pid = 0  # of the process that has the threads
-        self._threads: list[threading.Thread] = []
-        self._shared = _Shared(count, ended, note)
+        self._threads: list[_Thread] = []
+        self._shared = _Shared(count, ended, notes)
+
+    @property
+    def are_here(self) -> bool:
+        """True if this process has the threads: a forked child does not."""
+        return self._pid == os.getpid()
 
     def begin(self, batch: Batch) -> None:
         """Lets the threads make the samples of a batch, after those of batches that were begun before."""
-        if self._pid != os.getpid():  # a forked child does not have the threads
+        if not self.are_here:
             self._start()
         for _ in range(min(self._count, len(batch.indices))):
             self._shared.queue.put(batch)
@@ -191,11 +228,8 @@ class SampleThreads:
 
     def _start(self) -> None:
         self._let_go()  # of a start that was interrupted
-        self._shared = _Shared(self._count, self._ended, self._note)
-        self._threads = [
-            threading.Thread(target=_work, args=(self._shared, at), name=f"headrace-sample-{at}", daemon=True)
-            for at in range(self._count)
-        ]
+        self._shared = _Shared(self._count, self._ended, self._notes)
+        self._threads = [_Thread(self._shared, number) for number in range(self._count)]
         for one in self._threads:
             try:
                 one.start()
@@ -211,7 +245,7 @@ class SampleThreads:
         """Ends the threads. Waits at most so long for samples that have begun."""
         self._let_go()
         deadline = time.monotonic() + seconds
-        for one in self._threads if self._pid == os.getpid() else ():
+        for one in self._threads if self.are_here else ():
             one.join(max(0.0, deadline - time.monotonic()))
 
     def _let_go(self) -> None:

@@ -137,6 +137,12 @@ static void a_glance_sees_the_sample_that_a_worker_reads(void **state) {
     assert_int_equal(glances[0].task, 7);
     assert_int_equal(glances[0].index, 123);
     assert_int_equal(glances[1].index, HR_NO_SAMPLE);
+    hr_port_note_oldest(room.port, 5, 456); /* of those that threads make */
+    assert_int_equal(hr__arena_glance(room.fd, glances, 1), WORKERS);
+    assert_int_equal(glances[0].index, 456);
+    hr_port_note_oldest(room.port, HR_NO_SAMPLE, 456);
+    assert_int_equal(hr__arena_glance(room.fd, glances, 1), WORKERS);
+    assert_int_equal(glances[0].index, HR_NO_SAMPLE);
     must(hr_port_reserve(room.port, BYTES, &data));
     must(hr_port_publish(room.port, HR_STATUS_BATCH, BYTES));
     assert_int_equal(hr__arena_glance(room.fd, glances, 1), WORKERS);

@@ -341,8 +341,12 @@ static void a_note_and_the_process_are_there_for_reports(void **state) {
     for (int i = 0; i < HR_MAKING_THREADS; i++)
         assert_true(status.making[i] == (i == 0 ? 0 : i == 3 ? 4711 : HR_NO_SAMPLE));
     hr_port_note_making(room->port, 3, HR_NO_SAMPLE);
+    hr_port_note_oldest(room->port, 21, 4711);
     must(hr__arena_worker_status(room->scene.arena, 0, &status));
-    assert_true(status.making[3] == HR_NO_SAMPLE);
+    assert_int_equal(status.making[0], 21);
+    hr_port_note_oldest(room->port, HR_NO_SAMPLE, 0);
+    must(hr__arena_worker_status(room->scene.arena, 0, &status));
+    assert_true(status.making[0] == HR_NO_SAMPLE && status.making[3] == HR_NO_SAMPLE);
     must(work_once(room->port, in_s(PATIENCE_S)));
     assert_int_equal(atomic_load(&record->done_count), 1);
 }

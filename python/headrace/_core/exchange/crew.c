@@ -39,11 +39,17 @@ static PyObject *sample_of(const struct hr_worker_status *status) {
     return status->sample == HR_NO_SAMPLE ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(status->sample);
 }
 
+static bool is_there_before(const struct hr_worker_status *status, int at) {
+    for (int i = 0; i < at; i++)
+        if (status->making[i] == status->making[at]) return true;
+    return false;
+}
+
 /* The samples at which the worker's threads are, as a list. */
 static PyObject *making_of(const struct hr_worker_status *status) {
     PyObject *list = PyList_New(0);
     for (int i = 0; i < HR_MAKING_THREADS && list; i++) {
-        if (status->making[i] == HR_NO_SAMPLE) continue;
+        if (status->making[i] == HR_NO_SAMPLE || is_there_before(status, i)) continue;
         PyObject *sample = PyLong_FromUnsignedLongLong(status->making[i]);
         if (!sample || PyList_Append(list, sample) < 0) Py_CLEAR(list);
         Py_XDECREF(sample);

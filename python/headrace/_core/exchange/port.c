@@ -298,12 +298,35 @@ static PyObject *port_note(PyObject *self, PyObject *argument) {
     Py_RETURN_NONE;
 }
 
-static PyObject *port_note_making(PyObject *self, PyObject *arguments) {
-    unsigned int thread;
-    Py_ssize_t sample; /* -1: it has ended */
-    if (!PyArg_ParseTuple(arguments, "In:note_making", &thread, &sample)) return NULL;
+/* The two arguments of the functions that threads call for each sample. -1 with an exception. */
+static int check_two(const char *name, Py_ssize_t count) {
+    if (count == 2) return 0;
+    PyErr_Format(PyExc_TypeError, "%s takes two arguments, but got %zd", name, count);
+    return -1;
+}
+
+/* Reads the place of a sample in its batch. A negative number: HR_NO_SAMPLE. -1 with an exception. */
+static int read_place(PyObject *number, uint64_t *ret_place) {
+    Py_ssize_t place = PyLong_AsSsize_t(number);
+    if (place == -1 && PyErr_Occurred()) return -1;
+    *ret_place = place < 0 ? HR_NO_SAMPLE : (uint64_t)place;
+    return 0;
+}
+
+static PyObject *port_note_making(PyObject *self, PyObject *const *arguments, Py_ssize_t count) {
+    uint64_t thread, sample;
+    if (check_two("note_making", count) < 0) return NULL;
+    if (read_place(arguments[0], &thread) < 0 || read_place(arguments[1], &sample) < 0) return NULL;
     hr_port *port = ((struct port *)self)->port;
-    if (port) hr_port_note_making(port, thread, sample < 0 ? HR_NO_SAMPLE : (uint64_t)sample);
+    if (port && thread < HR_MAKING_THREADS) hr_port_note_making(port, (uint32_t)thread, sample);
+    Py_RETURN_NONE;
+}
+
+static PyObject *port_note_oldest(PyObject *self, PyObject *const *arguments, Py_ssize_t count) {
+    uint64_t sample;
+    if (check_two("note_oldest", count) < 0 || read_place(arguments[0], &sample) < 0) return NULL;
+    hr_port *port = ((struct port *)self)->port;
+    if (port) hr_port_note_oldest(port, sample, index_of(arguments[1]));
     Py_RETURN_NONE;
 }
 
@@ -456,8 +479,12 @@ static PyMethodDef port_methods[] = {
     {"noting", port_noting, METH_O,
      "noting(indices) -> iterator\n\nReturns an iterator over the indices that records the position of the current one "
      "(0 for the first) as note does."},
-    {"note_making", port_note_making, METH_VARARGS,
-     "note_making(thread, sample)\n\nRecords which sample of the current batch a thread makes, for reports; -1: none."},
+    {"note_making", (PyCFunction)(void (*)(void))port_note_making, METH_FASTCALL,
+     "note_making(thread, sample)\n\nRecords which sample of the current batch a thread makes, for reports; -1: none. "
+     "Threads that call note_oldest, too, have numbers from 1."},
+    {"note_oldest", (PyCFunction)(void (*)(void))port_note_oldest, METH_FASTCALL,
+     "note_oldest(sample, index)\n\nRecords the sample of the current batch that was begun before all others that "
+     "threads make, for reports and observers; -1: none is made."},
     {"note_made", port_note_made, METH_VARARGS,
      "note_made(sample, index, took_ns)\n\nSets `noted` for a sample that a thread has made, and counts its time; 0: "
      "it took none."},

@@ -50,8 +50,9 @@ def _place(worker: WorkerSnapshot, indices: Any) -> str:
     since = in_duration(max(0.0, time.monotonic() - worker.phase_since_ns / 1e9))
     is_fetching = worker.is_fetching
     if worker.making:
-        doing = "in the dataset" if is_fetching else "making images"
-        return f"{doing} for {since}, {name_samples(worker.task, indices, worker.making)}"
+        if is_fetching:
+            return f"in the dataset for {since}, {name_samples(worker.task, indices, worker.making, in_order=True)}"
+        return f"making images for {since}, {name_samples(worker.task, indices, worker.making)}"
     position = worker.sample if is_fetching else None
     if is_fetching and position is not None and isinstance(indices, (list, tuple)) and position >= len(indices):
         is_fetching = False  # the fetcher calls a collate function of the user's
