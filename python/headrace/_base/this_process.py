@@ -91,6 +91,8 @@ def _is_harmless(thread: threading.Thread) -> bool:
     """Returns True for threads of common tools that only wait. Programs with them fork without trouble."""
     runs = thread.function if isinstance(thread, threading.Timer) else getattr(thread, "_target", None)
     modules = {type(thread).__module__, getattr(runs, "__module__", None)}
+    if getattr(thread, "headrace_has_no_sample", False):  # see headrace._samples.threads
+        return True
     return thread.name == _FEEDER or not modules.isdisjoint(_HARMLESS) or thread in _threads_of_zarr()
 
 

@@ -20,6 +20,8 @@ from headrace.sampling._epoch import Epoch
 from headrace.sampling._position import EpochPosition
 from headrace.sampling._watch import EpochIterator, Watch
 
+_THREADS_END_S = 1.0  # threads without samples end at once
+
 
 class InProcess(EpochIterator, in_process.InProcessIterator):
     """See above. `_made_by` makes the batch of what was drawn."""
@@ -27,7 +29,7 @@ class InProcess(EpochIterator, in_process.InProcessIterator):
     is_over = False  # the iterator has raised StopIteration
     _gatherer: Gatherer | None = None  # gathers the rows of the dataset, if it has such
     _from: draw.FromIterable | draw.FromSampler
-    _end_samples: Callable[[], object] | None = None  # ends the threads of the samples
+    _end_samples: Callable[[float], object] | None = None  # ends the threads of the samples, see InProcessSamples.end
     _made_by: Callable[[Any], Any] | None  # None: the loader's iterator does that
 
     def _use_samples(
@@ -67,7 +69,8 @@ class InProcess(EpochIterator, in_process.InProcessIterator):
             )
             self._here, self._made_by = made.here, made.fetch
             if settings.sample_threads > 1:
-                self._end_samples = weakref.finalize(self, made.end)
+                self._end_samples = made.end
+                weakref.finalize(self, made.end, 0.0)
 
     def _is_ready(self, loader: AnyLoader) -> None:
         """Called when the samples are known: next() can be called."""
@@ -83,10 +86,10 @@ class InProcess(EpochIterator, in_process.InProcessIterator):
     def _end(self) -> None:
         """Called when no more batches come."""
         self.is_over = True
-        if self._end_samples is not None:
-            self._end_samples()
         shown.end_epoch(self._show)
         self._has_ended()
+        if self._end_samples is not None:
+            self._end_samples(_THREADS_END_S)
 
     def _fetch(self, drawn: Any) -> Any:
         """Returns the batch of what was drawn."""

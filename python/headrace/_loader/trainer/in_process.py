@@ -142,9 +142,9 @@ class InProcessSamples:
         self._wrap = wrap_of(settings, tasks, batched, seed, epoch, count_draws)
         self.here = InProcessEpoch(tasks, seed, self._maker.take_bad, self._maker.take_retried)
 
-    def end(self) -> None:
-        """Ends the threads of the samples."""
-        self._maker.leave(0)
+    def end(self, seconds: float) -> None:
+        """Ends the threads of the samples, and waits for them at most so long."""
+        self._maker.leave(seconds)
 
     def fetch(self, indices: Any) -> Any:
         """Returns the batch of these indices, or, in a loader without batches, the sample of this index."""
