@@ -210,6 +210,8 @@ class _ThreadSearch(_Search):
         names = self._names_of(value)
         if not _LOCKED.isdisjoint(names):
             return None
+        if "sqlite3.Cursor" in names:
+            return f"{type(value).__name__}, a cursor of SQLite", "sqlite3.connect(...).cursor()"
         if names[0] in _OF_LMDB:
             return f"{names[0]}, of lmdb", "environment.begin()"
         if is_a(value, mmap.mmap):

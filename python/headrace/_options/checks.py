@@ -150,8 +150,11 @@ def check_threads(name: str, value: Any) -> None:
 
 
 def check_sample_threads(name: str, value: Any) -> None:
-    if not 1 <= check_count(name, value) <= _MOST_SAMPLE_THREADS:
-        raise ValueError(f"{name} should be from 1 to {_MOST_SAMPLE_THREADS}, but got {value!r}")
+    wanted = f"{name} should be an int from 1 (no threads) to {_MOST_SAMPLE_THREADS}, but got {value!r}"
+    if isinstance(value, bool) or not lookup.has_special(value, "__index__"):
+        raise TypeError(wanted)
+    if not 1 <= operator.index(value) <= _MOST_SAMPLE_THREADS:
+        raise ValueError(wanted)
 
 
 def check_device(name: str, value: Any) -> None:

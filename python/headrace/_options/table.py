@@ -195,7 +195,8 @@ class Options:
         are refused where they are found, and random numbers come from headrace.sample_generator. See
         docs/guides/slow.md.""",
         torch="A dataset with a __getitems__ of its own is refused.",
-        iterable="sample_threads= needs a map-style dataset (one with __getitem__), but this dataset is iterable",
+        iterable="sample_threads= needs a map-style dataset (one with __getitem__), but this dataset is iterable: "
+        "leave out sample_threads, and let the dataset's __iter__ read ahead in threads of its own",
     )
     cache: int | str | bool | None = _row(
         None,

@@ -15,7 +15,7 @@ from headrace import _core
 from headrace._base import exception_text
 from headrace._base.help_key import help_on
 from headrace._options import Settings
-from headrace._samples import prepared
+from headrace._samples import prepared, shareable
 from headrace._samples.checks import SamplesDiffer
 from headrace._samples.names import samples_of
 from headrace._samples.own_generators import OwnGenerators, roots_of
@@ -254,6 +254,9 @@ class SampleMaker:
                 return None
             try:
                 return self._tried(listed[place], draws[place] if draws else 0, retried[place])
+            except Exception as error:
+                shareable.explain(error, self._settings.sample_threads)
+                raise
             finally:
                 self._guard.look()
 

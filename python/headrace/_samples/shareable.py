@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from headrace._base import code, growth, lookup, shared_files
+from headrace._base import code, exception_text, growth, lookup, shared_files
 from headrace._base.help_key import help_on
 from headrace._options import Settings
 from headrace._samples import prepared
@@ -46,6 +46,17 @@ def check(dataset: Any, settings: Settings) -> None:
         )
 
 
+def explain(error: Exception, sample_threads: int) -> None:
+    """Adds what to do to an error of SQLite: a sample has opened the database that another thread uses."""
+    if lookup.static_module(type(error)) == "sqlite3" and "same thread" in str(error):
+        lines = "\n    ".join(shared_files.lines_per_thread(shared_files.SharedFile("", "", "sqlite3.connect(...)")))
+        exception_text.add_text(
+            error,
+            f"headrace: sample_threads={sample_threads}: several threads make samples, and one of them has opened the "
+            f"database. Have one for each thread:\n    {lines}\n " + help_on("sample-threads"),
+        )
+
+
 def _may_be_drawn_from(dataset: Any, path: str) -> bool:
     """Returns False for a generator in an attribute of the dataset itself that only its __init__ names."""
     owner, _, name = path.rpartition(".")
@@ -76,7 +87,7 @@ def _owner_of_getitems(dataset: Any) -> str | None:
     return type(dataset).__name__
 
 
-def _is_of_subset(function: Any, name: str) -> bool:
+def _is_of_subset(function: Any, name: str) -> bool:  # shortcut: subset-in-threads
     """Returns True for the method of torch's class, and not for another one that a program has put in its place, or
     that a subclass has: torch's __getitems__ would not call its __getitem__."""
     subset = lookup.own_class("torch.utils.data.dataset", "Subset")

@@ -17,6 +17,7 @@ import signal
 import sqlite3
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -525,6 +526,7 @@ def held(name: str, folder: pathlib.Path) -> Iterator[Any]:
         makers: dict[str, Callable[[], Any]] = {
             "file": lambda: stack.enter_context(path.open("rb")),
             "database": lambda: stack.enter_context(closing(sqlite3.connect(folder / "data", check_same_thread=False))),
+            "cursor": lambda: stack.enter_context(closing(sqlite3.connect(folder / "data"))).cursor(),
             "iterator": lambda: iter(range(9)),
             "generator": lambda: (one for one in range(9)),
             "numpy": np.random.default_rng,
@@ -540,6 +542,7 @@ def held(name: str, folder: pathlib.Path) -> Iterator[Any]:
 REFUSED = {
     "file": r"dataset.held \(BufferedReader, .*file'\).*local.file = open\(",
     "database": r"dataset.held \(Connection, a database of SQLite\)",
+    "cursor": r"dataset.held \(Cursor, a cursor of SQLite\).*local.file = sqlite3.connect\(...\).cursor\(\)",
     "iterator": r"dataset.held \(range_iterator, an iterator\).*from its index",
     "generator": r"dataset.held \(generator, an iterator\)",
     "numpy": "random number generators.*dataset.held",
@@ -629,6 +632,29 @@ def test_refusal_uses_up_no_epoch(kind: Any) -> None:
     found = listed(loader)
     torch.manual_seed(3)
     assert found == listed(loader_of(kind, Holding(None), seed=7, shuffle=True))
+
+
+@WORKERS
+def test_database_that_the_first_sample_opens_is_explained(workers: int, tmp_path: pathlib.Path) -> None:
+    opened: list[sqlite3.Connection] = []
+    both = threading.Barrier(2)
+
+    def make(index: int) -> int:
+        if not index:
+            opened.append(sqlite3.connect(tmp_path / "data"))
+        both.wait(PATIENCE_S)
+        try:
+            return int(opened[0].execute("select 1").fetchone()[0])
+        finally:
+            both.wait(PATIENCE_S)
+            if not index:
+                opened[0].close()  # only this thread may
+
+    with pytest.raises(sqlite3.ProgrammingError, match="same thread") as caught:
+        next(iter(loader_of(DataLoader, make, workers, 2, batch_size=2)))
+    shown = str(caught.value) + "".join(getattr(caught.value, "__notes__", ()))
+    assert "sample_threads=2: several threads make samples" in shown
+    assert "local.file = sqlite3.connect(...)" in shown
 
 
 def test_locks_and_positions_of_their_own_are_not_refused(tmp_path: pathlib.Path) -> None:
@@ -746,6 +772,34 @@ def test_stall_is_reported_with_the_samples_that_run() -> None:
     text = next(text for text in texts if "no batch for" in text)
     assert "at sample 6 of batch 1" in text
     assert "in make" in text  # the stack of the thread
+
+
+@pytest.mark.parametrize(("threads", "stalled"), [(8, 6), (40, 30)])  # 40: more than are recorded one by one
+def test_stall_names_the_sample_that_runs_longest(threads: int, stalled: int) -> None:
+    waits, let_go = os.pipe()
+
+    def make(index: int) -> int:
+        if index >= stalled:
+            os.read(waits, 1)
+        return index
+
+    texts: list[str] = []
+
+    def see(message: Any, *_: Any) -> None:
+        texts.append(str(message))
+        if "no batch for" in texts[-1]:
+            os.write(let_go, bytes(40))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = see
+        loader = loader_of(DataLoader, make, 1, threads, batch_size=40, stall_after=0.4, sampler=range(40))
+        assert chained(listed(loader)) == list(range(40))
+    os.close(waits)
+    os.close(let_go)
+    text = next(text for text in texts if "no batch for" in text)
+    assert f"in a thread each at samples {stalled}, {stalled + 1}, " in text
+    assert f"; for the longest time at sample {stalled}\n" in text
 
 
 def test_report_says_when_threads_have_too_little_to_do() -> None:
