@@ -90,10 +90,11 @@ bench: build/release.stamp ## measures a release build; QUICK=1: fewer and small
 wheels: build/wheel-tools.stamp ## builds the sdist and all wheels into dist/; ONLY="3.12 x86_64": these
 	build/wheel-tools/bin/python tools/make_wheels.py $(ONLY)
 
-soak: build/dev.stamp build/images.stamp ## kills at random; SEED=1, KILLS=10000 in C, SECONDS=600 of Python (docs/reliability.md); DRAWN=1h: only compares drawn programs with torch's loader
+soak: build/dev.stamp build/images.stamp ## kills at random; SEED=1, KILLS=10000 in C, SECONDS=600 of Python (docs/reliability.md); DRAWN=1h: only compares drawn programs with torch's loader, and drawn loaders with and without sample_threads, an hour each
 ifdef DRAWN
 	HEADRACE_SOAK=1 .venv/bin/python -m pytest -q --timeout=0 tests/tools/test_every_moment_finds.py
 	.venv/bin/python tests/soak/soak_moments.py $(DRAWN) $(SEED)
+	.venv/bin/python tests/soak/soak_threads.py $(DRAWN) $(SEED)
 else
 	meson compile -C build/dev soak_kills soak_cache soak_shared
 	build/dev/tests/soak_kills $(KILLS) $(SEED)
@@ -112,6 +113,7 @@ else
 			-k "random_operations or damaged_file" tests/python/images || exit 1; \
 	done
 	.venv/bin/python tests/soak/soak_moments.py 10m $(SEED)
+	.venv/bin/python tests/soak/soak_threads.py 10m $(SEED)
 endif
 
 docs: build/dev.stamp build/docs-tools.stamp build/images.stamp ## builds the site in build/docs/html; open index.html there

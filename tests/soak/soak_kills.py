@@ -17,6 +17,7 @@ import re
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import warnings
@@ -38,7 +39,7 @@ from mishaps import Marks, Plan, Random, Resumable  # noqa: E402
 from processes import children, private_bytes, shared_bytes, until  # noqa: E402
 
 POINTS = re.findall(
-    r'^ *POINT\(\w+, "([\w.]+)", (?:WORKER|BOTH)\)', (HERE / "../../src/os/failpoints.h").read_text(), re.M
+    r'^ *POINT\(\w+, "([\w.]+)", (?:WORKER|BOTH|THREADS)\)', (HERE / "../../src/os/failpoints.h").read_text(), re.M
 )
 NOTHING = Plan(Marks(HERE))
 COUNT = 240  # samples of an epoch
@@ -61,7 +62,7 @@ class Begins:
     def note_begin(self) -> None:
         if self.begun_by != os.getpid():
             self.begun_by = os.getpid()
-            part = pathlib.Path(self.folder, f"{os.getpid()}.part")
+            part = pathlib.Path(self.folder, f"{os.getpid()}.{threading.get_ident()}")
             part.write_text(str(time.monotonic()))
             part.rename(part.with_suffix(""))
 
@@ -72,6 +73,16 @@ class Arrays(Begins, Random):
     def __getitem__(self, index: int) -> Any:
         self.note_begin()
         return (*super().__getitem__(index), np.full(1 + index % 7 * 20_000, index))
+
+
+class Waiting(Arrays):
+    """The same for threads: samples that wait, and a random number of their own."""
+
+    def __getitem__(self, index: int) -> Any:
+        self.note_begin()
+        time.sleep(index % 3 * 0.001)
+        number = headrace.sample_generator("random").random()
+        return index, number, np.full(1 + index % 7 * 20_000, index)
 
 
 class Stream(Begins, Resumable):
@@ -246,7 +257,7 @@ class Killer:
 
 def draw_loader(chance: random.Random, seed: int, method: str, folder: str) -> Any:
     kind = sweep_host.kind_of(chance.choice(["torch", "numpy"]))
-    dataset: Any = chance.choice([Arrays, Stream, Replayed])(COUNT, NOTHING)
+    dataset: Any = chance.choice([Arrays, Waiting, Stream, Replayed])(COUNT, NOTHING)
     dataset.folder = folder
     options: dict[str, Any] = {
         "batch_size": chance.choice([None, 1, 4]),
@@ -261,6 +272,8 @@ def draw_loader(chance: random.Random, seed: int, method: str, folder: str) -> A
     }
     if isinstance(dataset, Arrays):
         options |= {"rng": "sample", "seed": seed}
+        if isinstance(dataset, Waiting):
+            options["sample_threads"] = chance.choice([2, 5, 20])
     elif kind is not headrace.Loader:
         dataset = ForTorch(dataset)
     if options["batch_size"] is None:

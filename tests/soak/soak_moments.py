@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import re
 import sys
 import time
 
@@ -16,15 +15,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python/lib
 
 import moments
 import side_by_side
-
-UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
-
-
-def to_seconds(text: str) -> int:
-    found = re.fullmatch(r"(\d+)([smh]?)", text)
-    if found is None:
-        raise SystemExit(f"soak_moments.py: {text!r} is no time; write 90, 10m or 1h")
-    return int(found[1]) * UNITS[found[2]]
+from drawn import to_seconds
 
 
 def main(arguments: list[str]) -> int:

@@ -34,6 +34,8 @@ POINTS = re.findall(
 # These loaders have no batches (batch_size=None), so their samples are not noted by index: the sweep in C passes it.
 IN_C = {"timing.index"}
 WORKERS = [name for name, side in POINTS if side in ("WORKER", "BOTH") and name not in IN_C]
+# With sample_threads. The sample for which there is no memory would be another one: threads share the environment.
+THREADED = [*(name for name in WORKERS if name != "port.withdrawn"), "port.looked", "port.rung", "port.making", *IN_C]
 TRAINERS = [name for name, side in POINTS if side in ("TRAINER", "BOTH")]
 KINDS = ("map", "iterable")
 SLOW = ("spawn", "forkserver")
@@ -131,10 +133,10 @@ class Case:
     def has_died(self) -> bool:
         return any(process.exitcode != 0 for process in self.first_processes)
 
-    def run(self, kind: Any, name: str, method: str) -> bool:
+    def run(self, kind: Any, name: str, method: str, **options: Any) -> bool:
         """Returns True if the point was passed."""
         with collected_warnings() as texts, Stops() as stops:
-            self.start(kind, name, method, max_restarts=2)
+            self.start(kind, name, method, max_restarts=2, **options)
             self.finish()
         restarts = self.loader.report()["restarts"]
         assert len(texts) == restarts <= self.is_killed, (self.plan, texts)
@@ -166,6 +168,15 @@ def test_a_worker_may_be_killed_or_stopped_at_any_point(point: str, number: int,
         for _ in range(RUNS):
             passed = passed or Case(tmp_path, point, number).run(headrace.torch.DataLoader, name, "fork")
         assert passed, f"{name}: {point}"
+
+
+@pytest.mark.parametrize("point", THREADED)
+def test_a_worker_with_threads_may_be_killed_at_any_point(point: str, tmp_path: pathlib.Path) -> None:
+    for nth in [nth_of(point, "threads")] + [1] * RUNS:
+        case = Case(tmp_path, point, signal.SIGKILL, nth)
+        if case.run(headrace.torch.DataLoader, "map", "fork", sample_threads=3, prefetch_factor=4):
+            return
+    raise AssertionError(f"{point} was not passed")
 
 
 @pytest.mark.parametrize("point", WORKERS)
