@@ -72,8 +72,8 @@ struct hr_worker_status {
     uint64_t done_count;
     uint64_t phase_ns[HR_PHASE_COUNT]; /* time in each phase, over all processes that were this worker */
     uint64_t rss_bytes;                /* resident memory when it was last measured; 0: never */
-    uint64_t
-        making[HR_MAKING_THREADS]; /* those of which a thread makes a part; HR_NO_SAMPLE: none. Some may be equal */
+    /* The samples of which a thread makes a part; HR_NO_SAMPLE: none. Some may be equal. */
+    uint64_t making[HR_MAKING_THREADS];
 };
 
 /* The worker descriptors: what a process needs to open the port of worker `worker`. They are close-on-exec. They may be
