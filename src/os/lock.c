@@ -30,6 +30,10 @@ int hr__lock_file(int fd, enum hr__share share) {
     return errno == EWOULDBLOCK ? -EAGAIN : -errno;
 }
 
+void hr__unlock_file(int fd) {
+    flock(fd, LOCK_UN);
+}
+
 int hr__byte_lock(int fd, uint64_t offset) {
     struct flock range = whole(offset, 1);
     if (fcntl(fd, F_OFD_SETLK, &range) == 0) return 0;

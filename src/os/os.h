@@ -325,6 +325,7 @@ bool hr__range_is_locked(int fd, uint64_t offset, uint64_t bytes);
  * excludes it. */
 enum hr__share { HR__SHARED, HR__EXCLUSIVE };
 int hr__lock_file(int fd, enum hr__share share);
+void hr__unlock_file(int fd); /* also for the children that have it */
 /* Takes a byte lock, for an open file description: as hr__lock_file, but of one byte of the file, and independently of
  * it. -EAGAIN; -EINVAL: the kernel has no such locks. */
 int hr__byte_lock(int fd, uint64_t offset);

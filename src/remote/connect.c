@@ -105,65 +105,79 @@ static int find_command(char *text, size_t room, struct command *ret_command) {
 
 /* ---- starting a fetcher ---- */
 
-/* Reads what a starting fetcher writes to its stderr, until that is closed: the fetcher then answers, or has ended. */
-static int read_errors(int fd, char *ret_text, size_t room) {
+/* Describes the process that was started. The fetcher goes on in a child of it, and answers when it has ended.
+ */
+struct start {
+    int pid, error_fd;
+    bool has_ended;
+    struct hr__end end; /* not known if the program reaps its children itself */
+    char errors[1024];  /* what it has written to its stderr */
+    size_t length;
+};
+
+static void look_for_end(struct start *start) {
+    uint64_t peak;
+    if (!start->has_ended) start->has_ended = hr__reap(start->pid, &start->end, &peak) != -EAGAIN;
+}
+
+/* Returns false if its stderr is closed, or is empty when it has ended. The latter because the pipe is not closed while
+ * another thread's forked child has a copy of it. */
+static bool read_errors(struct start *start) {
+    char chunk[512];
+    int some = hr__read(start->error_fd, chunk, sizeof chunk);
+    if (some == -EAGAIN) return !start->has_ended;
+    if (some <= 0) return false;
+    size_t kept = hr__min((uint64_t)some, sizeof start->errors - 1 - start->length);
+    memcpy(start->errors + start->length, chunk, kept);
+    start->length += kept;
+    return true;
+}
+
+static int wait_for_start(struct start *start) {
     int64_t deadline_ns = hr__now_ns() + START_NS;
-    size_t length = 0;
-    for (;;) {
+    bool is_open = true;
+    while (is_open) {
         bool is_ready = false;
-        int r = hr__poll(&fd, &is_ready, 1, slice_end());
+        hr__poll(&start->error_fd, &is_ready, 1, slice_end());
         int stopped = check_wait();
         if (stopped < 0) return stopped;
         if (hr__now_ns() > deadline_ns) return hr__fail(-ETIMEDOUT, "remote: the fetcher did not start within 60 s");
-        if (r <= 0) continue;
-        char chunk[512];
-        int some = hr__read(fd, chunk, sizeof chunk);
-        if (some == -EAGAIN) continue;
-        if (some <= 0) break;
-        size_t kept = hr__min((uint64_t)some, room - 1 - length);
-        memcpy(ret_text + length, chunk, kept);
-        length += kept;
+        look_for_end(start);
+        is_open = read_errors(start);
     }
-    while (length && ret_text[length - 1] == '\n') length--;
-    ret_text[length] = '\0';
-    return 0;
-}
-
-/* Waits for the end of the process that was started: the fetcher goes on in a child of it. */
-static struct hr__end wait_for_end(int pid) {
-    int64_t deadline_ns = hr__now_ns() + START_NS;
-    struct hr__end end = {0};
-    uint64_t peak;
-    while (hr__reap(pid, &end, &peak) == -EAGAIN && hr__now_ns() < deadline_ns)
+    for (; !start->has_ended && hr__now_ns() < deadline_ns; look_for_end(start))
         hr__sleep_until(hr__now_ns() + RETRY_NS / 10);
-    return end; /* not known if the program reaps its children itself */
+    while (start->length && start->errors[start->length - 1] == '\n') start->length--;
+    start->errors[start->length] = '\0';
+    return 0;
 }
 
 enum { IS_TAKEN = 3 }; /* exit code: another process is the fetcher of the folder */
 
 static int start_fetcher(const char *folder) {
-    char given[HR__PATH_BYTES], errors[1024] = "";
+    char given[HR__PATH_BYTES];
     struct command command = {.count = 0};
-    int read_fd = -1, write_fd = -1, pid = 0;
+    struct start start = {.error_fd = -1};
+    int write_fd = -1;
     int r = find_command(given, sizeof given, &command);
     if (r < 0) return r;
     command.words[command.count] = folder;
-    r = hr__pipe(&read_fd, &write_fd);
-    if (r == 0) r = hr__spawn(command.words, write_fd, &pid);
+    r = hr__pipe(&start.error_fd, &write_fd);
+    if (r == 0) r = hr__spawn(command.words, write_fd, &start.pid);
     hr__close(&write_fd);
     if (r < 0) hr__fail(r, "remote: cannot start the fetcher, %s: %s", command.words[0], hr_error_text(r));
-    if (r == 0) r = read_errors(read_fd, errors, sizeof errors);
-    hr__close(&read_fd);
+    if (r == 0) r = wait_for_start(&start);
+    hr__close(&start.error_fd);
     if (r < 0) return r;
-    struct hr__end end = wait_for_end(pid);
+    struct hr__end end = start.end;
     if (!end.is_known || (end.signal == 0 && (end.exit_code == 0 || end.exit_code == IS_TAKEN))) return 0;
     if (end.signal) return 0; /* it was killed: the next one may live */
     return hr__fail(-EIO, "remote: the fetcher ended when it was started (exit code %d): %s" HR_HELP("remote-fetcher"),
-                    end.exit_code, errors);
+                    end.exit_code, start.errors);
 }
 
-/* One process at a time starts a fetcher. If another one does, this waits, but not for ever: a forked child may keep
- * the lock of its parent. */
+/* One process at a time starts a fetcher. If another one does, this waits, but not for ever: a forked child keeps the
+ * lock of its parent if that is killed. */
 static int start_or_wait(const char *folder, int64_t started_ns) {
     const int64_t patience_ns = 5 * HR_NS_PER_S;
     char path[HR__PATH_BYTES];
@@ -176,11 +190,25 @@ static int start_or_wait(const char *folder, int64_t started_ns) {
         r = start_fetcher(folder);
     else
         hr__sleep_until(hr__now_ns() + RETRY_NS);
+    if (is_first) hr__unlock_file(fd); /* to close it is not enough: a child that was forked meanwhile has a copy */
     hr__close(&fd);
     return r;
 }
 
 /* ---- connections ---- */
+
+/* How often this process and those that it descends from were forked: a child may get the pid of one that has ended,
+ * and would then take the answers to its requests for its own. */
+static _Atomic uint32_t fork_count;
+static pthread_once_t count_forks_once = PTHREAD_ONCE_INIT;
+
+static void count_fork(void) {
+    atomic_fetch_add(&fork_count, 1);
+}
+
+static void count_forks(void) {
+    pthread_atfork(NULL, NULL, count_fork);
+}
 
 static bool has_fd(const struct hr__link *link) {
     struct hr__file_info info;
@@ -189,7 +217,7 @@ static bool has_fd(const struct hr__link *link) {
 }
 
 bool hr__link_is_open(const struct hr__link *link) {
-    return link->pid == hr__pid() && has_fd(link);
+    return link->pid == hr__pid() && link->fork_count == atomic_load(&fork_count) && has_fd(link);
 }
 
 void hr__link_drop(struct hr__link *link) {
@@ -199,8 +227,10 @@ void hr__link_drop(struct hr__link *link) {
 
 static struct hr__link link_of(int fd) {
     struct hr__file_info info = {0};
+    pthread_once(&count_forks_once, count_forks);
     hr__file_look_fd(fd, &info);
-    return (struct hr__link){.fd = fd, .pid = hr__pid(), .device = info.device, .inode = info.inode};
+    return (struct hr__link){
+        .fd = fd, .pid = hr__pid(), .fork_count = atomic_load(&fork_count), .device = info.device, .inode = info.inode};
 }
 
 static int connect_once(const char *folder, int *ret_fd) {

@@ -39,11 +39,11 @@ int hr__remote_folder(char ret_path[HR__PATH_BYTES]);
 
 /* ---- connect.c: connections, and the start of a fetcher ---- */
 
-/* A connection. A forked child sees another pid, and makes its own. The program may have closed the descriptor, whose
- * number is then another file's. */
+/* A connection. A forked child sees another pid or count of forks, and makes its own. The program may have closed the
+ * descriptor, whose number is then another file's. */
 struct hr__link {
     int fd; /* -1: not connected */
-    uint32_t pid;
+    uint32_t pid, fork_count;
     uint64_t device, inode;
 };
 

@@ -31,15 +31,22 @@ static unsigned char byte_at(uint64_t at) {
 
 /* ---- the fetcher ---- */
 
-static void begun_path(char *ret_path) {
-    must(hr__path(ret_path, "%s/begun", getenv("HEADRACE_REMOTE")));
+static void make_file(const char *name) {
+    char path[HR__PATH_BYTES];
+    must(hr__path(path, "%s/%s", getenv("HEADRACE_REMOTE"), name));
+    check(close(open(path, O_CREAT | O_WRONLY, 0600)) == 0);
+}
+
+static void await_file(const char *name) {
+    char path[HR__PATH_BYTES];
+    must(hr__path(path, "%s/%s", getenv("HEADRACE_REMOTE"), name));
+    for (int64_t end_ns = hr__now_ns() + 30 * HR_NS_PER_S; access(path, F_OK) != 0; usleep(1000))
+        check(hr__now_ns() < end_ns);
 }
 
 /* Refuses a job when another request waits for it, too. */
 static void refuse(hr_fetcher *fetcher, const struct hr_fetcher_job *job) {
-    char path[HR__PATH_BYTES];
-    begun_path(path);
-    check(close(open(path, O_CREAT | O_WRONLY, 0600)) == 0);
+    make_file("begun");
     int64_t end_ns = hr__now_ns() + 30 * HR_NS_PER_S;
     for (uint64_t count = 0; count < 2 && hr__now_ns() < end_ns;) {
         pthread_mutex_lock(&fetcher->lock);
@@ -85,6 +92,10 @@ static int fetch(const char *where) {
     struct hr_fetcher_options options = {.idle_ms = 200};
     struct hr_fetcher_job job;
     hr_fetcher *fetcher;
+    if (getenv("TEST_STARTS")) {
+        make_file("starts");
+        await_file("forked");
+    }
     options.quota_bytes = number_of("TEST_QUOTA", UINT64_MAX);
     int r = hr_fetcher_open(where, &fetcher);
     if (r == -EAGAIN) return 3;
@@ -310,7 +321,7 @@ static void a_killed_reader_disturbs_no_other(void **state) {
 /* A job of a child fails with a code. The reader that waits for it, too, has other settings. */
 static void fail_the_other_reader(int code) {
     const struct hr_remote_object object = {URL, URL, EXPIRED, NAME, "etag:1", OBJECT_BYTES};
-    char path[HR__PATH_BYTES], text[20];
+    char text[20];
     int status;
     snprintf(text, sizeof text, "%d", -code);
     setenv("TEST_FAILURE", text, 1);
@@ -321,9 +332,7 @@ static void fail_the_other_reader(int code) {
         must(hr_remote_add(&object));
         _exit(hr__pool_read(open_object(), 0, 0, data, sizeof data) == code ? 0 : 1);
     }
-    begun_path(path);
-    for (int64_t end_ns = hr__now_ns() + 30 * HR_NS_PER_S; access(path, F_OK) != 0; usleep(1000))
-        check(hr__now_ns() < end_ns);
+    await_file("begun");
     read_one(pool, 0, 10); /* waits for the job of the child, and gets its bytes by its own settings */
     check(waitpid(pid, &status, 0) == pid && status == 0);
     hr__pool_free(pool);
@@ -359,6 +368,62 @@ static void forked_children_make_their_own_connection(void **state) {
         check(waitpid(pids[i], &status, 0) == pids[i] && status == 0);
     }
     hr__pool_free(pool);
+}
+
+/* The pid of a process that has ended is given to others, also to children of its children. */
+static void a_child_with_the_pid_of_an_ancestor_has_no_connection(void **state) {
+    struct hr__link link = {.fd = -1};
+    int status;
+    (void)state;
+    struct hr__pool *pool = open_object();
+    read_one(pool, 0, 10); /* so that a fetcher runs */
+    must(hr__link_open(&link));
+    check(hr__link_is_open(&link));
+    pid_t pid = fork();
+    if (pid == 0) {
+        link.pid = hr__pid();
+        _exit(hr__link_is_open(&link));
+    }
+    check(waitpid(pid, &status, 0) == pid && status == 0 && hr__link_is_open(&link));
+    hr__link_drop(&link);
+    hr__pool_free(pool);
+}
+
+static void *read_in_thread(void *context) {
+    (void)context;
+    struct hr__pool *pool = open_object();
+    read_one(pool, 5, 1000);
+    hr__pool_free(pool);
+    hr__link_close();
+    return NULL;
+}
+
+/* The child has copies of the pipe on which the start is awaited, and of the lock on it, as long as it lives. */
+static void a_child_that_is_forked_during_a_start_delays_no_reader(void **state) {
+    int64_t begin_ns = hr__now_ns();
+    char path[HR__PATH_BYTES], below[HR__PATH_BYTES];
+    pthread_t thread;
+    int status, fd = -1;
+    (void)state;
+    setenv("TEST_STARTS", "1", 1);
+    check(pthread_create(&thread, NULL, read_in_thread, NULL) == 0);
+    await_file("starts");
+    pid_t pid = fork();
+    if (pid == 0) {
+        alarm(100);
+        pause();
+        _exit(0);
+    }
+    make_file("forked");
+    check(pthread_join(thread, NULL) == 0 && hr__now_ns() - begin_ns < 50 * HR_NS_PER_S);
+    must(hr_remote_folder(below, sizeof below));
+    must(hr__path(path, "%s/start", below));
+    must(hr__file_open_or_make(path, &fd));
+    must(hr__lock_file(fd, HR__EXCLUSIVE));
+    hr__close(&fd);
+    check(waitpid(pid, &status, WNOHANG) == 0);
+    check(kill(pid, SIGKILL) == 0 && waitpid(pid, &status, 0) == pid);
+    unsetenv("TEST_STARTS");
 }
 
 static void a_removed_folder_is_no_error(void **state) {
@@ -745,6 +810,8 @@ int main(int count, char **words) {
         TEST(refused_credentials_fail_their_own_reader),
         TEST(tries_of_other_settings_fail_their_own_reader),
         TEST(forked_children_make_their_own_connection),
+        TEST(a_child_with_the_pid_of_an_ancestor_has_no_connection),
+        TEST(a_child_that_is_forked_during_a_start_delays_no_reader),
         TEST(a_removed_folder_is_no_error),
         TEST(kept_objects_are_listed_and_compared_with_their_checksums),
         TEST(after_another_boot_saved_units_are_compared),
