@@ -56,6 +56,10 @@ void hr__keep_blocks(uint64_t block_bytes, uint64_t kept) {
     if (free_bytes > kept) malloc_trim(0);
 }
 
+void hr__trim_heap(void) {
+    malloc_trim(0);
+}
+
 #else
 
 uint64_t hr__keep_heap(uint64_t bytes) {
@@ -67,5 +71,7 @@ void hr__keep_blocks(uint64_t block_bytes, uint64_t kept) {
     (void)block_bytes;
     (void)kept;
 }
+
+void hr__trim_heap(void) {}
 
 #endif

@@ -446,6 +446,8 @@ uint64_t hr__keep_heap(uint64_t bytes);
 /* See hr_port_keep_blocks; `kept` is the value that hr__keep_heap returned. */
 void hr__keep_blocks(uint64_t block_bytes, uint64_t kept);
 
+void hr__trim_heap(void); /* gives free memory back to the system, after much of it was freed */
+
 /* ---- limits.c ---- */
 
 /* The maximum size of a file and of shared memory in bytes (ulimit -f). The functions here check it before they make a

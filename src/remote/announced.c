@@ -11,11 +11,15 @@
  * Ranges become jobs only when a thread has nothing else to do, so that what is withdrawn before costs nothing, and
  * what another reader has had fetched meanwhile is not fetched again. A range that was begun stays in the list until it
  * is withdrawn: a reader may be only so many bytes ahead.
+ *
+ * A trainer says with each batch that it takes what it has read. If it says nothing for minutes, its loop is paused:
+ * what waits in memory for it is given back, and its workers ask for that when they read it.
  */
 
 enum { ANNOUNCED_MOST = 1 << 20, OBJECTS_SHARE = 2, QUOTA_SHARE = 4, MEMORY_MOST = 256 << 20 };
 
 static const uint64_t AHEAD_MOST = UINT64_C(2) << 30; /* bytes of one reader */
+static const int64_t PAUSE_NS = 300 * HR_NS_PER_S;    /* a reader that says nothing for so long is paused */
 
 /* ---- the list ---- */
 
@@ -72,7 +76,7 @@ void hr__announced_add(hr_fetcher *fetcher, struct hr__reader *reader, const str
     if (fetcher->announced_objects >= hr__jobs_open_most() / OBJECTS_SHARE) return;
     struct hr__object *object = hr__jobs_object(fetcher, request, version, url, storage);
     if (!object) return;
-    object->users |= UINT64_C(1) << reader->group;
+    if (!hr__claim(object, reader)) return;
     add(fetcher, reader, object, (struct hr__range){request->at, request->bytes}, request->head.id);
     for (size_t i = 0; i < more_count; i++) {
         struct hr__range range;
@@ -84,12 +88,22 @@ void hr__announced_add(hr_fetcher *fetcher, struct hr__reader *reader, const str
 
 /* ---- fetching ---- */
 
+static bool is_paused(const struct hr__reader *reader, int64_t now_ns) {
+    return now_ns - reader->heard_ns > PAUSE_NS;
+}
+
+static bool may_begin(const hr_fetcher *fetcher, const struct hr__reader *reader, int64_t now_ns) {
+    const struct hr__announced *announced = reader->next_to_begin;
+    return announced && !reader->is_gone && !is_paused(reader, now_ns) &&
+           hr__host_is_ready_for_soon(fetcher, announced->object->host);
+}
+
 /* The reader that has the least ahead. */
 static struct hr__reader *next_reader(const hr_fetcher *fetcher) {
+    int64_t now_ns = hr__now_ns();
     struct hr__reader *found = NULL;
     for (struct hr__reader *reader = fetcher->readers; reader; reader = reader->next)
-        if (reader->next_to_begin && !reader->is_gone && (!found || reader->begun_bytes < found->begun_bytes))
-            found = reader;
+        if ((!found || reader->begun_bytes < found->begun_bytes) && may_begin(fetcher, reader, now_ns)) found = reader;
     return found;
 }
 
@@ -107,9 +121,10 @@ static bool begin_one(hr_fetcher *fetcher, struct hr__reader *reader) {
     bool is_given = announced->position < reader->given;
     uint64_t bytes = 0;
     struct hr__range range = hr__jobs_widen(fetcher, announced->object, announced->range);
-    enum hr__soon soon = hr__jobs_fetch_soon(fetcher, announced->object, range, kept_most(fetcher, reader),
+    enum hr__soon soon = hr__jobs_fetch_soon(fetcher, announced->object, range, true, kept_most(fetcher, reader),
                                              is_given ? 0 : MEMORY_MOST, &bytes);
     if (soon == HR__SOON_NO_ROOM && !is_given) return false;
+    if (soon == HR__SOON_IN_MEMORY) reader->has_in_memory = true;
     if (soon != HR__SOON_IN_MEMORY) leave_object(fetcher, announced);
     announced->begun_bytes = bytes;
     reader->begun_bytes += bytes;
@@ -120,9 +135,26 @@ static bool begin_one(hr_fetcher *fetcher, struct hr__reader *reader) {
 }
 
 void hr__announced_begin(hr_fetcher *fetcher) {
-    while (fetcher->waiting_count && !fetcher->soon.first) {
+    while (fetcher->waiting_count && !hr__hosts_next(fetcher, HR__SOON)) {
         struct hr__reader *reader = next_reader(fetcher);
         if (!reader || !begin_one(fetcher, reader)) return;
     }
     if (fetcher->waiting_count) pthread_cond_signal(&fetcher->has_jobs); /* another thread begins the next one */
+}
+
+/* Drops the ranges of a reader that wait in memory. */
+static void give_back(hr_fetcher *fetcher, struct hr__reader *reader) {
+    for (struct hr__announced *one = reader->first_announced; one != reader->next_to_begin; one = one->next) {
+        if (one->object) hr__jobs_drop_soon(fetcher, one->object, one->range);
+        leave_object(fetcher, one);
+    }
+    reader->has_in_memory = false;
+}
+
+void hr__announced_give_back(hr_fetcher *fetcher) {
+    uint64_t before = fetcher->parcel_bytes;
+    int64_t now_ns = hr__now_ns();
+    for (struct hr__reader *reader = fetcher->readers; reader; reader = reader->next)
+        if (reader->has_in_memory && is_paused(reader, now_ns)) give_back(fetcher, reader);
+    if (fetcher->parcel_bytes < before) hr__trim_heap();
 }

@@ -127,6 +127,7 @@ static void take_withdrawal(hr_fetcher *fetcher, struct hr__reader *reader, cons
 
 void hr__fetcher_take_message(hr_fetcher *fetcher, struct hr__reader *reader, const char *message, size_t bytes) {
     struct hr__message head = {0};
+    reader->heard_ns = hr__now_ns();
     if (bytes >= sizeof head) memcpy(&head, message, sizeof head);
     hr__stop_at(HR__AT_FETCHER_RECEIVED);
     if (head.magic != HR__REMOTE_MAGIC)
@@ -173,12 +174,15 @@ static void accept_readers(hr_fetcher *fetcher) {
         hr__close(&fd);
         return;
     }
+    *reader = (struct hr__reader){.fd = fd, .references = 1, .heard_ns = hr__now_ns()};
     pthread_mutex_lock(&fetcher->lock);
-    *reader = (struct hr__reader){.fd = fd, .references = 1, .next = fetcher->readers};
-    reader->group = fetcher->next_group++ % HR__READER_GROUPS;
-    fetcher->group_counts[reader->group]++;
-    fetcher->readers = reader;
-    fetcher->reader_count++;
+    if (hr__claims_enter(fetcher, reader)) {
+        reader->next = fetcher->readers;
+        fetcher->readers = reader;
+        fetcher->reader_count++;
+    } else {
+        hr__reader_unref(reader);
+    }
     pthread_mutex_unlock(&fetcher->lock);
 }
 
@@ -193,7 +197,7 @@ static void drop_gone(hr_fetcher *fetcher) {
         *place = reader->next;
         hr__announced_withdraw(fetcher, reader, UINT64_MAX, UINT64_MAX);
         fetcher->reader_count--;
-        if (--fetcher->group_counts[reader->group] == 0) hr__jobs_leave(fetcher, reader->group);
+        hr__claims_leave(fetcher, reader);
         hr__reader_unref(reader);
     }
     pthread_mutex_unlock(&fetcher->lock);
@@ -268,6 +272,10 @@ static bool has_ended(struct serving *serving) {
     if (now_ns - serving->looked_ns > LOOK_NS) {
         serving->looked_ns = now_ns;
         if (!is_ours(fetcher)) serving->is_leaving = true;
+        pthread_mutex_lock(&fetcher->lock);
+        hr__jobs_drop_old(fetcher);
+        hr__announced_give_back(fetcher);
+        pthread_mutex_unlock(&fetcher->lock);
     }
     if (serving->is_leaving && is_done) return true;
     return is_ending || now_ns - serving->used_ns > (int64_t)fetcher->options.idle_ms * (HR_NS_PER_S / 1000);

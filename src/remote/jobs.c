@@ -15,12 +15,10 @@
 #include "remote.h"
 
 enum {
-    PART_BYTES = 1 << 20,   /* of a job, at most */
-    SOON_RUNNING_MOST = 48, /* jobs that no request waits for, so that urgent ones find a thread */
-    SOON_QUEUED_MOST = 4096,
+    PART_BYTES = 1 << 20,           /* of a job, at most */
+    SOON_QUEUED_MOST = 4096,        /* jobs of a host that no request waits for */
     FILL_SHARE = 16,                /* an object of which so large a part was wanted is fetched as a whole */
-    FILL_RUNNING_MOST = 16,         /* jobs for that */
-    PARCEL_BYTES_MOST = 64 << 20,   /* of an announced range that is fetched into memory */
+    PARCEL_BYTES_MOST = 64 << 20,   /* of a range that is fetched into memory */
     PARCELS_BYTES_MOST = 512 << 20, /* of all of them */
     OPEN_SHARE = 4                  /* of the files that may be open, the part that is for readers and requests */
 };
@@ -42,7 +40,24 @@ static struct hr__object **list_of(hr_fetcher *fetcher, const char *name) {
     return &fetcher->objects[hr__hash(name, HR__NAME_BYTES, 0) % HR__OBJECT_LISTS];
 }
 
+/* Puts an object behind all that were used before. */
+static void note_use(hr_fetcher *fetcher, struct hr__object *object) {
+    object->older = fetcher->newest_object;
+    object->newer = NULL;
+    *(object->older ? &object->older->newer : &fetcher->oldest_object) = object;
+    fetcher->newest_object = object;
+}
+
+static void take_from_uses(hr_fetcher *fetcher, struct hr__object *object) {
+    *(object->older ? &object->older->newer : &fetcher->oldest_object) = object->newer;
+    *(object->newer ? &object->newer->older : &fetcher->newest_object) = object->older;
+}
+
+/* The caller takes it out of its list of the table. */
 static void free_object(hr_fetcher *fetcher, struct hr__object *object) {
+    take_from_uses(fetcher, object);
+    hr__host_unref(fetcher, object->host);
+    hr__bits_free(&object->users);
     if (object->blocks) fetcher->open_files--;
     hr__blocks_close(object->blocks);
     hr__free(object->version);
@@ -57,25 +72,46 @@ static bool is_idle(const struct hr__object *object) {
     return object->job_count == 0 && object->announced_count == 0 && !object->is_saving;
 }
 
-/* Forgets the object that was not used for the longest time, of some, and closes its file. What was written to it since
- * the last save stays until the machine stops. */
-static bool forget_one(hr_fetcher *fetcher) {
-    struct hr__object **oldest = NULL;
-    for (size_t i = 0; i < HR__OBJECT_LISTS; i++)
-        for (struct hr__object **place = &fetcher->objects[i]; *place; place = &(*place)->next)
-            if (is_idle(*place) && (!oldest || (*place)->used_ns < (*oldest)->used_ns)) oldest = place;
-    if (!oldest) return false;
-    struct hr__object *object = *oldest;
-    *oldest = object->next;
+static void forget(hr_fetcher *fetcher, struct hr__object *object) {
+    struct hr__object **place = list_of(fetcher, object->name);
+    while (*place != object) place = &(*place)->next;
+    *place = object->next;
     free_object(fetcher, object);
-    return true;
+}
+
+/* Forgets the object that was not used for the longest time, and closes its file. What was written to it since the last
+ * save stays until the machine stops. One that has jobs is being used: it is the newest one then, and so not looked at
+ * again each time. */
+static bool forget_one(hr_fetcher *fetcher) {
+    for (uint64_t left = fetcher->object_count; left; left--) {
+        struct hr__object *object = fetcher->oldest_object;
+        if (is_idle(object)) {
+            forget(fetcher, object);
+            return true;
+        }
+        take_from_uses(fetcher, object);
+        note_use(fetcher, object);
+    }
+    return false;
+}
+
+static void start_filling(hr_fetcher *fetcher, struct hr__object *object) {
+    struct hr__host *host = object->host;
+    if (!host->fill_first) hr__host_enter(fetcher, host, HR__FILL);
+    object->is_filling = true;
+    object->job_count++;
+    object->next_to_fill = NULL;
+    *(host->fill_last ? &host->fill_last->next_to_fill : &host->fill_first) = object;
+    host->fill_last = object;
 }
 
 static void stop_filling(hr_fetcher *fetcher, struct hr__object *object) {
-    struct hr__object **place = &fetcher->fill_first, *before = NULL;
+    struct hr__host *host = object->host;
+    struct hr__object **place = &host->fill_first, *before = NULL;
     for (; *place != object; place = &before->next_to_fill) before = *place;
     *place = object->next_to_fill;
-    if (fetcher->fill_last == object) fetcher->fill_last = before;
+    if (host->fill_last == object) host->fill_last = before;
+    if (!host->fill_first) hr__host_leave(fetcher, host, HR__FILL);
     object->is_filling = false;
     object->job_count--;
 }
@@ -83,9 +119,10 @@ static void stop_filling(hr_fetcher *fetcher, struct hr__object *object) {
 /* Forgets objects until there is room for one more, also some that were to be fetched as a whole. */
 static void make_room(hr_fetcher *fetcher) {
     while (fetcher->object_count >= hr__jobs_open_most()) {
+        const struct hr__host *filling = fetcher->turns[HR__FILL].first;
         if (forget_one(fetcher)) continue;
-        if (!fetcher->fill_first) return;
-        stop_filling(fetcher, fetcher->fill_first);
+        if (!filling) return;
+        stop_filling(fetcher, filling->fill_first);
     }
 }
 
@@ -110,12 +147,17 @@ static struct hr__object *find_object(hr_fetcher *fetcher, const struct hr__rang
     return object;
 }
 
-static struct hr__object *add_object(hr_fetcher *fetcher, const struct hr__range_request *range) {
+static struct hr__object *add_object(hr_fetcher *fetcher, const struct hr__range_request *range, const char *url) {
     make_room(fetcher);
-    struct hr__object *object = hr__realloc(NULL, sizeof *object);
-    if (!object) return NULL;
-    *object = (struct hr__object){.bytes = range->object_bytes};
+    struct hr__host *host = hr__host_ref(fetcher, url);
+    struct hr__object *object = host ? hr__realloc(NULL, sizeof *object) : NULL;
+    if (!object) {
+        if (host) hr__host_unref(fetcher, host);
+        return NULL;
+    }
+    *object = (struct hr__object){.host = host, .bytes = range->object_bytes};
     memcpy(object->name, range->name, HR__NAME_BYTES);
+    note_use(fetcher, object);
     struct hr__object **list = list_of(fetcher, range->name);
     object->next = *list;
     *list = object;
@@ -150,11 +192,12 @@ static void open_blocks(hr_fetcher *fetcher, struct hr__object *object) {
 struct hr__object *hr__jobs_object(hr_fetcher *fetcher, const struct hr__range_request *range, const char *version,
                                    const char *url, const char *storage) {
     struct hr__object *object = find_object(fetcher, range);
-    if (!object) object = add_object(fetcher, range);
+    if (!object) object = add_object(fetcher, range, url);
     if (!object) return NULL;
     if (!set_text(&object->version, version) || !set_text(&object->url, url) || !set_text(&object->storage, storage))
         return NULL;
-    object->used_ns = hr__now_ns();
+    take_from_uses(fetcher, object);
+    note_use(fetcher, object);
     return object;
 }
 
@@ -202,8 +245,9 @@ static bool let_go(hr_fetcher *fetcher, const char *name) {
 }
 
 static bool has_users(hr_fetcher *fetcher, const char *name) {
-    struct hr__object *object = *list_of(fetcher, name);
-    while (object && (memcmp(object->name, name, HR__NAME_BYTES) != 0 || !object->users)) object = object->next;
+    const struct hr__object *object = *list_of(fetcher, name);
+    while (object && (memcmp(object->name, name, HR__NAME_BYTES) != 0 || !hr__is_claimed(object)))
+        object = object->next;
     return object != NULL;
 }
 
@@ -223,12 +267,6 @@ int hr_fetcher_remove(hr_fetcher *fetcher, const char *name, bool force) {
     int r = remove_kept(fetcher, name, force);
     pthread_mutex_unlock(&fetcher->lock);
     return r;
-}
-
-void hr__jobs_leave(hr_fetcher *fetcher, uint32_t group) {
-    for (size_t i = 0; i < HR__OBJECT_LISTS; i++)
-        for (struct hr__object *object = fetcher->objects[i]; object; object = object->next)
-            object->users &= ~(UINT64_C(1) << group);
 }
 
 /* Removes objects that no process has used for an hour, the longest unused first, until there is room for more bytes of
@@ -263,41 +301,21 @@ static bool may_keep(hr_fetcher *fetcher, const struct hr__object *object, uint6
     return fetcher->kept_bytes + bytes <= fetcher->quota_bytes;
 }
 
-/* ---- lists of jobs ---- */
+/* ---- jobs ---- */
 
-static void append(struct hr__job_list *list, struct hr__job *job) {
-    job->previous = list->last;
-    job->next = NULL;
-    if (list->last)
-        list->last->next = job;
-    else
-        list->first = job;
-    list->last = job;
-    list->count++;
-}
-
-static void take_out(struct hr__job_list *list, struct hr__job *job) {
-    if (job->previous)
-        job->previous->next = job->next;
-    else
-        list->first = job->next;
-    if (job->next)
-        job->next->previous = job->previous;
-    else
-        list->last = job->previous;
-    list->count--;
-}
-
-static struct hr__job *new_job(hr_fetcher *fetcher, enum hr_fetcher_kind kind, struct hr__object *object) {
+/* host: of a call, whose reference the job takes; NULL: that of the object. */
+static struct hr__job *new_job(hr_fetcher *fetcher, enum hr_fetcher_kind kind, struct hr__object *object,
+                               struct hr__host *host) {
     struct hr__job *job = hr__realloc(NULL, sizeof *job);
     if (!job) return NULL;
-    *job = (struct hr__job){.id = ++fetcher->last_job, .kind = kind, .object = object};
+    *job = (struct hr__job){.id = ++fetcher->last_job, .kind = kind, .object = object, .host = host};
     if (object) object->job_count++;
     return job;
 }
 
-static void free_job(struct hr__job *job) {
+static void free_job(hr_fetcher *fetcher, struct hr__job *job) {
     if (job->object) job->object->job_count--;
+    if (!job->object) hr__host_unref(fetcher, job->host);
     hr__free(job->text);
     hr__free(job->url);
     hr__free(job->version);
@@ -306,20 +324,18 @@ static void free_job(struct hr__job *job) {
     hr__free(job);
 }
 
-static void queue(hr_fetcher *fetcher, struct hr__job *job) {
-    append(job->is_soon ? &fetcher->soon : &fetcher->now, job);
-    pthread_cond_signal(&fetcher->has_jobs);
+/* Says whether the bytes of a job are in memory, or in the file of its object, which is another one than that of the
+ * reader. */
+static bool is_at_hand(const struct hr__job *job) {
+    if (!job->is_direct || !job->request_count) return false;
+    if (job->parcel) return job->parcel->data != NULL;
+    return job->object->blocks && hr__blocks_have_range(job->object->blocks, job->at, job->bytes);
 }
 
-static void make_urgent(hr_fetcher *fetcher, struct hr__job *job) {
-    if (!job->is_soon) return;
-    job->is_soon = false;
-    if (job->state == HR__JOB_RUNNING) {
-        fetcher->running_soon--;
-        return;
-    }
-    take_out(&fetcher->soon, job);
-    queue(fetcher, job);
+/* Bytes that are at hand are sent however many jobs their host has. */
+static void queue(hr_fetcher *fetcher, struct hr__job *job) {
+    if (job->object) job->host = is_at_hand(job) ? &fetcher->at_hand : job->object->host;
+    hr__job_queue(fetcher, job);
 }
 
 /* ---- requests ---- */
@@ -327,7 +343,7 @@ static void make_urgent(hr_fetcher *fetcher, struct hr__job *job) {
 static struct hr__request *new_request(hr_fetcher *fetcher, struct hr__reader *reader, uint64_t id) {
     struct hr__request *request = hr__realloc(NULL, sizeof *request);
     if (!request) return NULL;
-    *request = (struct hr__request){.reader = reader, .id = id};
+    *request = (struct hr__request){.reader = reader, .id = id, .asked_ns = hr__now_ns()};
     reader->references++;
     fetcher->open_requests++;
     return request;
@@ -364,6 +380,7 @@ static bool wait_for(struct hr__request *request, struct hr__job *job) {
     }
     job->requests[job->request_count++] = request;
     request->open_jobs++;
+    if (job->state == HR__JOB_QUEUED && job->asked_ns < request->asked_ns) job->asked_ns = request->asked_ns;
     return true;
 }
 
@@ -398,7 +415,7 @@ static struct hr__job *add_part(hr_fetcher *fetcher, struct hr__object *object, 
     while (stop < end && stop - at < PART_BYTES && !is_in_flight(object, stop) &&
            !hr__blocks_has_unit(object->blocks, stop / HR__UNIT_BYTES))
         stop += HR__UNIT_BYTES;
-    struct hr__job *job = new_job(fetcher, HR_FETCHER_PART, object);
+    struct hr__job *job = new_job(fetcher, HR_FETCHER_PART, object, NULL);
     if (!job) return NULL;
     job->at = at;
     job->bytes = hr__min(stop, object->bytes) - at;
@@ -418,27 +435,32 @@ static void note_wanted(hr_fetcher *fetcher, struct hr__object *object, uint64_t
     object->wanted_units += (bytes + HR__UNIT_BYTES - 1) / HR__UNIT_BYTES;
     if (bytes >= object->bytes) return; /* all of it is wanted: there is no rest */
     if (object->is_filling || object->wanted_units < object->bytes / HR__UNIT_BYTES / FILL_SHARE) return;
-    if (object->fill_at >= object->bytes) return;
-    object->is_filling = true;
-    object->job_count++;
-    object->next_to_fill = NULL;
-    *(fetcher->fill_last ? &fetcher->fill_last->next_to_fill : &fetcher->fill_first) = object;
-    fetcher->fill_last = object;
+    if (object->fill_at < object->bytes) start_filling(fetcher, object);
 }
 
-/* Adds a job for the next missing part of the objects that are fetched as a whole. NULL: there is nothing to do. */
+/* Adds a job for the next missing part of an object that is fetched as a whole. NULL: nothing is missing, or there is
+ * no room. */
+static struct hr__job *add_rest(hr_fetcher *fetcher, struct hr__object *object) {
+    while (object->fill_at < object->bytes && (is_in_flight(object, object->fill_at) ||
+                                               hr__blocks_has_unit(object->blocks, object->fill_at / HR__UNIT_BYTES)))
+        object->fill_at += HR__UNIT_BYTES;
+    uint64_t left = object->fill_at < object->bytes ? object->bytes - object->fill_at : 0;
+    if (!left || !may_keep(fetcher, object, left)) return NULL;
+    return add_part(fetcher, object, object->fill_at, object->bytes, true);
+}
+
+/* Adds a job for one of the objects that are fetched as a whole. NULL: there is nothing to do. */
 static struct hr__job *add_fill(hr_fetcher *fetcher) {
-    if (!fetcher->reader_count || fetcher->running.count >= FILL_RUNNING_MOST) return NULL;
-    while (fetcher->fill_first) {
-        struct hr__object *object = fetcher->fill_first;
-        while (object->fill_at < object->bytes &&
-               (is_in_flight(object, object->fill_at) ||
-                hr__blocks_has_unit(object->blocks, object->fill_at / HR__UNIT_BYTES)))
-            object->fill_at += HR__UNIT_BYTES;
-        uint64_t left = object->fill_at < object->bytes ? object->bytes - object->fill_at : 0;
-        if (left && may_keep(fetcher, object, left))
-            return add_part(fetcher, object, object->fill_at, object->bytes, true);
-        stop_filling(fetcher, object);
+    struct hr__host *host;
+    while (fetcher->reader_count && (host = hr__hosts_next(fetcher, HR__FILL))) {
+        struct hr__job *job = add_rest(fetcher, host->fill_first);
+        if (!job) {
+            stop_filling(fetcher, host->fill_first);
+            continue;
+        }
+        hr__host_leave(fetcher, host, HR__FILL);
+        hr__host_enter(fetcher, host, HR__FILL); /* others come before its next part */
+        return job;
     }
     return NULL;
 }
@@ -456,8 +478,8 @@ static void fetch_units(hr_fetcher *fetcher, struct hr__object *object, uint64_t
             continue;
         }
         struct hr__job *job = find_job(object, at);
-        if (job && request) make_urgent(fetcher, job);
-        if (!job && !request && fetcher->soon.count >= SOON_QUEUED_MOST) return;
+        if (job && request) hr__job_hurry(fetcher, job);
+        if (!job && !request && object->host->queues[HR__SOON].count >= SOON_QUEUED_MOST) return;
         if (!job) job = add_part(fetcher, object, at, end, !request);
         if (!job || (request && !wait_for(request, job))) {
             if (request) note_failure(request, -ENOMEM, no_memory);
@@ -488,11 +510,13 @@ static void drop_parcel(hr_fetcher *fetcher, struct hr__parcel *parcel) {
     unref_parcel(parcel);
 }
 
-/* Drops what was announced long ago and never read. */
-static void drop_old(hr_fetcher *fetcher) {
+void hr__jobs_drop_old(hr_fetcher *fetcher) {
     int64_t now_ns = hr__now_ns();
-    while (fetcher->oldest && fetcher->oldest->data && now_ns - fetcher->oldest->made_ns > PARCEL_NS)
-        drop_parcel(fetcher, fetcher->oldest);
+    for (struct hr__parcel *parcel = fetcher->oldest, *next; parcel; parcel = next) {
+        next = parcel->next;
+        if (now_ns - parcel->made_ns <= PARCEL_NS) return;
+        if (parcel->data && !parcel->is_announced) drop_parcel(fetcher, parcel);
+    }
 }
 
 static struct hr__parcel *find_parcel(const struct hr__object *object, uint64_t at, uint64_t bytes) {
@@ -517,22 +541,28 @@ static struct hr__parcel *add_parcel(hr_fetcher *fetcher, struct hr__object *obj
 }
 
 /* Has a range fetched into memory. Returns false if there is no room for it now, of `most` bytes for all of them. */
-static bool fetch_parcel(hr_fetcher *fetcher, struct hr__object *object, uint64_t at, uint64_t bytes, uint64_t most) {
-    drop_old(fetcher);
-    const struct hr__parcel *found = find_parcel(object, at, bytes);
-    if (bytes > PARCEL_BYTES_MOST || (found && !found->taken)) return true; /* one that was read is soon dropped */
-    if (fetcher->parcel_bytes + bytes > most || fetcher->soon.count >= SOON_QUEUED_MOST) return false;
-    struct hr__job *job = new_job(fetcher, HR_FETCHER_PART, object);
-    struct hr__parcel *parcel = job ? add_parcel(fetcher, object, at, bytes) : NULL;
+static bool fetch_parcel(hr_fetcher *fetcher, struct hr__object *object, struct hr__range range, bool is_announced,
+                         uint64_t most) {
+    struct hr__parcel *found = find_parcel(object, range.at, range.bytes);
+    if (range.bytes > PARCEL_BYTES_MOST) return true;
+    if (found && !found->taken) { /* one that was read is soon dropped */
+        found->is_announced |= is_announced;
+        return true;
+    }
+    bool is_full = fetcher->parcel_bytes + range.bytes > most;
+    if (is_full || object->host->queues[HR__SOON].count >= SOON_QUEUED_MOST) return false;
+    struct hr__job *job = new_job(fetcher, HR_FETCHER_PART, object, NULL);
+    struct hr__parcel *parcel = job ? add_parcel(fetcher, object, range.at, range.bytes) : NULL;
     if (!parcel) {
-        if (job) free_job(job);
+        if (job) free_job(fetcher, job);
         return false;
     }
+    parcel->is_announced = is_announced;
     parcel->references++;
     job->parcel = parcel;
     parcel->filling = job;
-    job->at = at;
-    job->bytes = bytes;
+    job->at = range.at;
+    job->bytes = range.bytes;
     job->is_direct = job->is_soon = true;
     queue(fetcher, job);
     return true;
@@ -557,7 +587,7 @@ static void fill_parcel(hr_fetcher *fetcher, struct hr__parcel *parcel, char *da
 /* ---- parts that are sent ---- */
 
 static void fetch_direct(hr_fetcher *fetcher, struct hr__request *request) {
-    struct hr__job *job = new_job(fetcher, HR_FETCHER_PART, request->object);
+    struct hr__job *job = new_job(fetcher, HR_FETCHER_PART, request->object, NULL);
     request->needs_direct = false;
     if (job && wait_for(request, job)) {
         job->at = request->at;
@@ -568,13 +598,13 @@ static void fetch_direct(hr_fetcher *fetcher, struct hr__request *request) {
         if (job->parcel && !job->parcel->data) {
             job->next_waiting = job->parcel->waiting;
             job->parcel->waiting = job;
-            if (job->parcel->filling) make_urgent(fetcher, job->parcel->filling);
+            if (job->parcel->filling) hr__job_hurry(fetcher, job->parcel->filling);
         } else {
             queue(fetcher, job);
         }
         return;
     }
-    if (job) free_job(job);
+    if (job) free_job(fetcher, job);
     note_failure(request, -ENOMEM, no_memory);
     finish(fetcher, request);
 }
@@ -590,14 +620,13 @@ static uint64_t missing_bytes(const struct hr__object *object, uint64_t at, uint
 }
 
 enum hr__soon hr__jobs_fetch_soon(hr_fetcher *fetcher, struct hr__object *object, struct hr__range range,
-                                  uint64_t kept_most, uint64_t memory_most, uint64_t *ret_bytes) {
+                                  bool is_announced, uint64_t kept_most, uint64_t memory_most, uint64_t *ret_bytes) {
     open_blocks(fetcher, object);
     uint64_t end = range.at + range.bytes, missing = missing_bytes(object, range.at, end);
     *ret_bytes = 0;
     if (!missing) return HR__SOON_KEPT;
     if (!may_keep(fetcher, object, missing))
-        return fetch_parcel(fetcher, object, range.at, range.bytes, memory_most) ? HR__SOON_IN_MEMORY
-                                                                                 : HR__SOON_NO_ROOM;
+        return fetch_parcel(fetcher, object, range, is_announced, memory_most) ? HR__SOON_IN_MEMORY : HR__SOON_NO_ROOM;
     if (missing > kept_most) return HR__SOON_NO_ROOM;
     fetch_units(fetcher, object, range.at, end, NULL);
     *ret_bytes = missing;
@@ -606,6 +635,7 @@ enum hr__soon hr__jobs_fetch_soon(hr_fetcher *fetcher, struct hr__object *object
 
 void hr__jobs_drop_soon(hr_fetcher *fetcher, const struct hr__object *object, struct hr__range range) {
     struct hr__parcel *parcel = find_parcel(object, range.at, range.bytes);
+    if (parcel) parcel->is_announced = false; /* what is not read of it is dropped when it is old */
     if (parcel && !parcel->waiting) drop_parcel(fetcher, parcel);
 }
 
@@ -623,6 +653,7 @@ struct hr__range hr__jobs_widen(hr_fetcher *fetcher, struct hr__object *object, 
 static void begin_read(hr_fetcher *fetcher, struct hr__request *request, bool is_direct) {
     struct hr__object *object = request->object;
     uint64_t end = request->at + request->bytes;
+    request->asks_again = false;
     bool is_kept = object->blocks && hr__blocks_have_range(object->blocks, request->at, request->bytes);
     if (is_direct || (!is_kept && !may_keep(fetcher, object, missing_bytes(object, request->at, end)))) {
         fetch_direct(fetcher, request);
@@ -636,13 +667,13 @@ void hr__jobs_read(hr_fetcher *fetcher, struct hr__reader *reader, const struct 
                    const char *version, const char *url, const char *storage) {
     bool is_read = range->head.type == HR__READ;
     struct hr__object *object = take_object(fetcher, range, version, url, storage);
-    struct hr__request *request = object && is_read ? new_request(fetcher, reader, range->head.id) : NULL;
     uint64_t bytes;
-    if (object) object->users |= UINT64_C(1) << reader->group;
+    if (object && !hr__claim(object, reader)) object = NULL;
     if (object && !is_read)
-        hr__jobs_fetch_soon(fetcher, object, (struct hr__range){range->at, range->bytes}, UINT64_MAX,
+        hr__jobs_fetch_soon(fetcher, object, (struct hr__range){range->at, range->bytes}, false, UINT64_MAX,
                             PARCELS_BYTES_MOST, &bytes);
     if (!is_read) return;
+    struct hr__request *request = object ? new_request(fetcher, reader, range->head.id) : NULL;
     if (request) {
         request->url = copy_text(url, strlen(url));
         request->storage = copy_text(storage, strlen(storage));
@@ -661,16 +692,32 @@ void hr__jobs_read(hr_fetcher *fetcher, struct hr__reader *reader, const struct 
     begin_read(fetcher, request, range->is_direct != 0);
 }
 
+/* A call that asks a server has its URL in the third line. */
+static struct hr__host *host_of_call(hr_fetcher *fetcher, const char *text) {
+    const char *line = strchr(text, '\n');
+    line = line ? strchr(line + 1, '\n') : NULL;
+    return line && hr__remote_is(line + 1) ? hr__host_ref(fetcher, line + 1) : &fetcher->at_hand;
+}
+
 void hr__jobs_call(hr_fetcher *fetcher, struct hr__reader *reader, uint64_t id, const char *text, size_t bytes) {
     struct hr__request *request = new_request(fetcher, reader, id);
-    struct hr__job *job = request ? new_job(fetcher, HR_FETCHER_CALL, NULL) : NULL;
-    if (job) job->text = copy_text(text, bytes);
-    if (job && job->text && wait_for(request, job)) {
+    char *copied = request ? copy_text(text, bytes) : NULL;
+    struct hr__host *host = copied ? host_of_call(fetcher, copied) : NULL;
+    struct hr__job *job = host ? new_job(fetcher, HR_FETCHER_CALL, NULL, host) : NULL;
+    if (job) {
+        job->text = copied;
         job->text_bytes = bytes;
+    }
+    if (job && wait_for(request, job)) {
         queue(fetcher, job);
         return;
     }
-    if (job) free_job(job);
+    if (job) {
+        free_job(fetcher, job);
+    } else {
+        hr__free(copied);
+        if (host) hr__host_unref(fetcher, host);
+    }
     if (request) free_request(fetcher, request);
     hr__answer(reader, id, -ENOMEM, no_memory);
 }
@@ -694,33 +741,41 @@ static void leave_object(struct hr__job *job) {
 
 /* Ends a job, with the lock. Requests that wait for no other job are answered, or begin again. */
 static void end_job(hr_fetcher *fetcher, struct hr__job *job) {
-    take_out(&fetcher->running, job);
-    fetcher->running_soon -= job->is_soon;
+    hr__job_stop(fetcher, job);
     if (job->object && !job->is_direct) leave_object(job);
     for (uint32_t i = 0; i < job->request_count; i++) {
         struct hr__request *request = job->requests[i];
         if (--request->open_jobs) continue;
         if (request->needs_direct && !request->code)
             fetch_direct(fetcher, request);
+        else if (request->asks_again && !request->code)
+            begin_read(fetcher, request, false);
         else
             finish(fetcher, request);
     }
     struct hr__parcel *parcel = job->parcel;
     job->parcel = NULL;
-    free_job(job);
+    free_job(fetcher, job);
     if (parcel) unref_parcel(parcel);
     pthread_cond_signal(&fetcher->has_jobs);
 }
 
 /* A failure is one of the requests that have the address and the settings of the job: their credentials, how long they
- * try, a commit that is gone. Others fetch the bytes with their own. */
+ * try, a commit that is gone. Others fetch the bytes with their own. A request that came while the job was being tried
+ * has more time than the job had, and asks again. */
 static void note_failures(struct hr__job *job, int code, const char *text) {
     for (uint32_t i = 0; i < job->request_count; i++) {
         struct hr__request *request = job->requests[i];
-        if (job->object && (strcmp(request->storage, job->storage) != 0 || strcmp(request->url, job->url) != 0))
+        bool is_of_others =
+            job->object && (strcmp(request->storage, job->storage) != 0 || strcmp(request->url, job->url) != 0);
+        if (is_of_others) {
             request->needs_direct = true;
-        else
+            request->asked_ns = hr__now_ns(); /* its own tries begin now */
+        } else if (code == -ETIMEDOUT && job->object && request->asked_ns > job->asked_ns) {
+            request->asks_again = true;
+        } else {
             note_failure(request, code, text);
+        }
     }
 }
 
@@ -741,11 +796,17 @@ static void send_bytes(hr_fetcher *fetcher, struct hr__job *job, const void *dat
 
 /* ---- threads that do jobs ---- */
 
+static struct hr__job *next_in(const hr_fetcher *fetcher, enum hr__turn turn) {
+    const struct hr__host *host = hr__hosts_next(fetcher, turn);
+    return host ? host->queues[turn].first : NULL;
+}
+
 static struct hr__job *next_job(hr_fetcher *fetcher) {
-    if (fetcher->now.first) return fetcher->now.first;
-    if (fetcher->running_soon >= SOON_RUNNING_MOST) return NULL;
-    if (!fetcher->soon.first) hr__announced_begin(fetcher);
-    return fetcher->soon.first ? fetcher->soon.first : add_fill(fetcher);
+    struct hr__job *job = next_in(fetcher, HR__NOW);
+    if (job || !hr__hosts_have_room_for_soon(fetcher)) return job;
+    hr__announced_begin(fetcher);
+    job = next_in(fetcher, HR__SOON);
+    return job ? job : add_fill(fetcher);
 }
 
 /* Starts a job. Returns false if there is no memory for its texts. */
@@ -760,12 +821,11 @@ static bool begin_job(hr_fetcher *fetcher, struct hr__job *job, struct hr_fetche
         job->storage = copy_text(storage, strlen(storage));
         if (!job->url || !job->version || !job->storage) return false;
     }
-    take_out(job->is_soon ? &fetcher->soon : &fetcher->now, job);
-    append(&fetcher->running, job);
-    job->state = HR__JOB_RUNNING;
-    fetcher->running_soon += job->is_soon;
+    hr__job_run(fetcher, job);
+    if (!job->asked_ns) job->asked_ns = hr__now_ns();
     *ret_job = (struct hr_fetcher_job){.id = job->id,
                                        .kind = job->kind,
+                                       .asked_ns = job->asked_ns,
                                        .url = job->url,
                                        .version = job->version,
                                        .storage = job->storage,
@@ -782,17 +842,15 @@ static bool wait_until(hr_fetcher *fetcher, int64_t deadline_ns) {
     return pthread_cond_timedwait(&fetcher->has_jobs, &fetcher->lock, &deadline) != ETIMEDOUT;
 }
 
-/* Finds the bytes of a job in memory, or in the file of its object, which is another one than that of the reader. NULL:
- * they have to be fetched. to_free: owned by the caller. */
+/* Finds the bytes of a job that are at hand. NULL: they have to be fetched. to_free: owned by the caller. */
 static const char *find_at_hand(const struct hr__job *job, char **ret_to_free) {
     const struct hr__parcel *parcel = job->parcel;
-    struct hr__object *object = job->object;
     *ret_to_free = NULL;
-    if (!job->is_direct || !job->request_count) return NULL;
+    if (!is_at_hand(job)) return NULL;
     if (parcel) return parcel->data + (job->at - parcel->at);
-    if (!object->blocks || !hr__blocks_have_range(object->blocks, job->at, job->bytes)) return NULL;
     *ret_to_free = hr__realloc(NULL, job->bytes);
-    if (*ret_to_free && hr__blocks_read(object->blocks, job->at, *ret_to_free, job->bytes) == 0) return *ret_to_free;
+    if (*ret_to_free && hr__blocks_read(job->object->blocks, job->at, *ret_to_free, job->bytes) == 0)
+        return *ret_to_free;
     hr__free(*ret_to_free);
     *ret_to_free = NULL;
     return NULL;
@@ -803,9 +861,7 @@ static bool send_at_hand(hr_fetcher *fetcher, struct hr__job *job) {
     char *to_free;
     const char *data = find_at_hand(job, &to_free);
     if (!data) return false;
-    take_out(&fetcher->now, job);
-    append(&fetcher->running, job);
-    job->state = HR__JOB_RUNNING;
+    hr__job_run(fetcher, job);
     pthread_mutex_unlock(&fetcher->lock);
     send_bytes(fetcher, job, data, job->bytes);
     pthread_mutex_lock(&fetcher->lock);
@@ -952,32 +1008,37 @@ void hr_fetcher_look(hr_fetcher *fetcher, struct hr_fetcher_info *ret_info) {
                                          .connections = fetcher->reader_count,
                                          .announced = fetcher->waiting_count,
                                          .is_ending = fetcher->is_ending,
-                                         .jobs = fetcher->now.count + fetcher->soon.count + fetcher->running.count};
+                                         .jobs = fetcher->queued_count + fetcher->running.count};
     pthread_mutex_unlock(&fetcher->lock);
 }
 
-static void drop_jobs(hr_fetcher *fetcher, struct hr__job_list *list) {
-    while (list->first) {
-        struct hr__job *job = list->first;
-        take_out(list, job);
-        for (uint32_t i = 0; i < job->request_count; i++)
-            if (--job->requests[i]->open_jobs == 0) free_request(fetcher, job->requests[i]);
-        if (job->parcel && !job->request_count) fill_parcel(fetcher, job->parcel, NULL);
-        if (job->parcel) unref_parcel(job->parcel);
-        free_job(job);
+/* Drops a job that is in no list any more. */
+static void drop_job(hr_fetcher *fetcher, struct hr__job *job) {
+    for (uint32_t i = 0; i < job->request_count; i++)
+        if (--job->requests[i]->open_jobs == 0) free_request(fetcher, job->requests[i]);
+    if (job->parcel && !job->request_count) fill_parcel(fetcher, job->parcel, NULL);
+    if (job->parcel) unref_parcel(job->parcel);
+    free_job(fetcher, job);
+}
+
+static void drop_queued(hr_fetcher *fetcher, enum hr__turn turn) {
+    while (fetcher->turns[turn].first) {
+        struct hr__job *job = fetcher->turns[turn].first->queues[turn].first;
+        hr__job_unqueue(fetcher, job);
+        drop_job(fetcher, job);
     }
 }
 
 void hr__jobs_free(hr_fetcher *fetcher) {
-    drop_jobs(fetcher, &fetcher->running); /* jobs that wait for a parcel are then in the queue */
-    drop_jobs(fetcher, &fetcher->soon);
-    drop_jobs(fetcher, &fetcher->now);
-    while (fetcher->fill_first) stop_filling(fetcher, fetcher->fill_first);
+    while (fetcher->running.first) {
+        struct hr__job *job = fetcher->running.first;
+        hr__job_stop(fetcher, job);
+        drop_job(fetcher, job);
+    }
+    drop_queued(fetcher, HR__SOON); /* jobs that wait for a parcel are then in the queue */
+    drop_queued(fetcher, HR__NOW);
+    while (fetcher->turns[HR__FILL].first) stop_filling(fetcher, fetcher->turns[HR__FILL].first->fill_first);
     while (fetcher->oldest) drop_parcel(fetcher, fetcher->oldest);
-    for (size_t i = 0; i < HR__OBJECT_LISTS; i++)
-        while (fetcher->objects[i]) {
-            struct hr__object *object = fetcher->objects[i];
-            fetcher->objects[i] = object->next;
-            free_object(fetcher, object);
-        }
+    while (fetcher->oldest_object) forget(fetcher, fetcher->oldest_object);
+    hr__bits_free(&fetcher->reader_numbers);
 }

@@ -30,6 +30,7 @@ struct hr_fetcher_options {
     uint64_t quota_bytes; /* of all kept objects; UINT64_MAX: half of the free space and the kept bytes */
     uint64_t free_bytes;  /* that stay free in the file system */
     uint32_t idle_ms;     /* it ends so long after its last connection */
+    uint32_t threads;     /* that take jobs, at most, of which a host gets three quarters and at most 64; 0: 512 */
 };
 /* Starts the thread that answers. Negative errno with a message. */
 HR_API int hr_fetcher_start(hr_fetcher *fetcher, const struct hr_fetcher_options *options);
@@ -42,6 +43,7 @@ enum hr_fetcher_kind { HR_FETCHER_PART = 1, HR_FETCHER_CALL };
 struct hr_fetcher_job {
     uint64_t id;
     enum hr_fetcher_kind kind;
+    int64_t asked_ns; /* when it was asked for (CLOCK_MONOTONIC); tries end so long after that as the settings say */
     const char *url, *version, *storage; /* PART */
     uint64_t object_bytes, at, bytes;    /* PART: a range of the object, within it */
     const char *text;                    /* CALL */

@@ -32,8 +32,8 @@ from headrace._remote.waits import Wait, Waits
 Result = TypeVar("Result")
 
 TAKEN = 3  # exit code: another process is the fetcher of the folder
-_THREADS = 64
-_MOST_THREADS = 512  # with those that wait before another try
+_MOST_THREADS = 512  # the C library gives them jobs of one host for at most 64 of them
+_MOST_IDLE = 64
 _FILES_OF_THREAD = 8  # under a low limit of open files (ulimit -n) there are fewer threads
 _LOOKS = 32  # at the same time, of one call
 _SAVE_S = 60.0
@@ -52,54 +52,54 @@ _NO_QUOTA = 2**64 - 1
 
 
 class Threads:
-    """The threads that do jobs. While one of them waits before another try, a further one takes its place, so that a
-    host that does not answer holds up no other one."""
+    """The threads that do jobs: one more than there are jobs, until there are `most`. So a host that does not answer
+    holds up no other one: it gets only some of them (src/remote/hosts.c)."""
 
-    def __init__(self) -> None:
+    def __init__(self, fetcher: Any, most: int) -> None:
+        self._fetcher = fetcher
+        self._most = most
         self._lock = threading.Lock()
-        self._wanted = 0  # threads that do not wait
-        self._running = self._asleep = 0
-        self._work: Callable[[], None] = lambda: None
-
-    def begin(self, wanted: int, work: Callable[[], None]) -> None:
-        """Starts the threads. work: runs in each."""
-        self._work = work
-        with self._lock:
-            self._wanted = wanted
-        for _ in range(wanted):
-            self._start()
+        self._count = self._idle = 0
+        self._start()
 
     def _start(self) -> None:
         with self._lock:
-            self._running += 1
+            if self._idle or self._count >= self._most:
+                return
+            self._count += 1
+            self._idle += 1
         try:
             threading.Thread(target=self._work, daemon=True).start()
         except RuntimeError:  # the process may have no more of them
             with self._lock:
-                self._running -= 1
+                self._count -= 1
+                self._idle -= 1
 
-    def sleep(self, seconds: float) -> None:
-        """Waits, in one of the threads."""
+    def _stay(self) -> bool:
+        """Called after a job. Returns False if so many threads have nothing to do that this one ends."""
         with self._lock:
-            self._asleep += 1
-            is_short = self._running - self._asleep < self._wanted and self._running < _MOST_THREADS
-        try:
-            if is_short:
-                self._start()
-            time.sleep(seconds)
-        finally:
+            stays = self._idle < _MOST_IDLE
+            self._idle += stays
+            self._count -= not stays
+        return stays
+
+    def _work(self) -> None:
+        while (job := self._take()) is not None:
             with self._lock:
-                self._asleep -= 1
+                self._idle -= 1
+            self._start()
+            do_job(self._fetcher, job)
+            if not self._stay():
+                return
 
-    def leaves(self) -> bool:
-        """Returns True if the thread that asks is one too many, and is to end."""
-        with self._lock:
-            is_spare = self._running - self._asleep > self._wanted
-            self._running -= is_spare
-        return is_spare
-
-
-_threads = Threads()
+    def _take(self) -> tuple[Any, ...] | None:
+        while True:
+            try:
+                job: tuple[Any, ...] | None = self._fetcher.take(None)
+                if job != ():
+                    return job
+            except MemoryError:
+                time.sleep(1)
 
 
 # ---- requests that are tried again ----
@@ -115,7 +115,7 @@ class Hosts:
         begin = self._begins.get(host, 0.0)
         left = min(begin, deadline) - time.monotonic()
         if left > 0:
-            _threads.sleep(left)
+            time.sleep(left)
 
     def note(self, host: str, wait_s: float) -> None:
         self._begins[host] = max(self._begins.get(host, 0.0), time.monotonic() + wait_s)
@@ -125,9 +125,10 @@ _hosts = Hosts()
 _waits = Waits()
 
 
-def retry(address: Address, given: dict[str, Any], request: Callable[[], Result]) -> Result:
-    """Returns request(), which is made again while its failures may pass, for retry_s seconds. Raises Failed."""
-    wait = _waits.begin(address.shown)
+def retry(address: Address, given: dict[str, Any], request: Callable[[], Result], asked: float | None = None) -> Result:
+    """Returns request(), which is made again while its failures may pass, for retry_s seconds. asked: since then, on
+    time.monotonic(); None: from now on. Raises Failed."""
+    wait = _waits.begin(address.shown, asked)
     try:
         return _retry(wait, address, float(given.get("retry_s", settings.RETRY_S)), request)
     finally:
@@ -150,7 +151,7 @@ def _retry(wait: Wait, address: Address, most_s: float, request: Callable[[], Re
             wait_s = min(wait_s * (0.5 + random.random()), most_s - waited)
             if failure.what.startswith("status"):
                 _hosts.note(address.host, wait_s)
-            _threads.sleep(max(wait_s, 0.01))
+            time.sleep(max(wait_s, 0.01))
 
 
 # ---- jobs ----
@@ -163,12 +164,12 @@ def _reader_of(address: Address) -> Any:
     return hub if address.scheme == "hf" else https
 
 
-def read_part(url: str, version: str, text: str, size: int, at: int, count: int) -> Any:
-    """Returns a part of an object."""
+def read_part(url: str, version: str, text: str, size: int, at: int, count: int, asked: float) -> Any:
+    """Returns a part of an object. asked: see retry."""
     given = json.loads(text)
     address = settings.address_of(url, given)
     reader = _reader_of(address)
-    return retry(address, given, lambda: reader.read(address, text, given, version, size, at, count))
+    return retry(address, given, lambda: reader.read(address, text, given, version, size, at, count), asked)
 
 
 class Looks:
@@ -293,21 +294,6 @@ def _where(error: BaseException) -> str:
     return f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"
 
 
-def _work(fetcher: Any) -> None:
-    while True:
-        try:
-            job = fetcher.take(None)
-        except MemoryError:
-            time.sleep(1)
-            continue
-        if job is None:
-            return
-        if job:
-            do_job(fetcher, job)
-        if _threads.leaves():
-            return
-
-
 # ---- the process ----
 
 
@@ -340,12 +326,14 @@ def _become_daemon() -> None:
         os.close(null)
 
 
+def _count_threads() -> int:
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # to which the start of the fetcher raises it
+    return _MOST_THREADS if files < 0 else min(_MOST_THREADS, max(4, files // _FILES_OF_THREAD))
+
+
 def _serve(fetcher: Any, folder: str, idle_s: float) -> None:
-    """Starts the threads, and saves from time to time, and when no reader is left for a while. The end is then short,
-    and the next fetcher does not wait for it."""
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    count = _THREADS if files < 0 else min(_THREADS, max(4, files // _FILES_OF_THREAD))
-    _threads.begin(count, lambda: _work(fetcher))
+    """Saves from time to time, and when no reader is left for a while. The end is then short, and the next fetcher does
+    not wait for it."""
     fetcher.show(0, 0)
     saved = used = written = time.monotonic()
     while not (info := fetcher.look())["is_ending"]:
@@ -388,7 +376,9 @@ def main(words: list[str] | None = None) -> int:
     _become_daemon()
     idle_ms = int(os.environ.get("HEADRACE_REMOTE_IDLE_MS", _IDLE_MS))
     _looks.fetcher = fetcher
-    fetcher.start(quota, min(_FREE_BYTES, shutil.disk_usage(folder).total // 10), idle_ms)
+    threads = _count_threads()
+    fetcher.start(quota, min(_FREE_BYTES, shutil.disk_usage(folder).total // 10), idle_ms, threads)
+    Threads(fetcher, threads)
     _serve(fetcher, folder, idle_ms / 1000)
     os._exit(0)  # threads may be in requests that no reader waits for
 

@@ -53,8 +53,8 @@ class Waits:
         with self._lock:
             return self._requests, self._retries
 
-    def begin(self, shown: str) -> Wait:
-        wait = self._open[threading.get_ident()] = Wait(shown, time.monotonic())
+    def begin(self, shown: str, asked: float | None = None) -> Wait:
+        wait = self._open[threading.get_ident()] = Wait(shown, time.monotonic() if asked is None else asked)
         return wait
 
     def end(self) -> None:

@@ -4,13 +4,16 @@
 
 #include <ftw.h>
 
+#include <errno.h>
+
 #include "base/base.h"
+#include "remote/fetcher.h"
 #include "remote/remote.h"
 
 /* Ranges that are announced to a fetcher become jobs in their order, within limits, or are withdrawn. This program is
  * reader, fetcher and the thread that takes jobs, so that each step can be looked at. */
 
-enum { UNIT = 64 << 10, OBJECTS = 3 };
+enum { UNIT = 64 << 10, OBJECTS = 3, DEAD = OBJECTS - 1, HOST_MOST = 64, SOON_MOST = 48 };
 
 static const uint64_t OBJECT_BYTES = UINT64_C(256) << 20, NONE = UINT64_MAX;
 static char folder[64];
@@ -39,7 +42,7 @@ static int make_scene(void **state) {
     check(mkdtemp(folder) && setenv("HEADRACE_REMOTE", folder, 1) == 0);
     for (int i = 0; i < OBJECTS; i++) {
         char url[64], name[HR__NAME_BYTES + 1];
-        snprintf(url, sizeof url, "https://host/%d", i);
+        snprintf(url, sizeof url, "https://%s/%d", i == DEAD ? "dead" : "host", i);
         snprintf(name, sizeof name, "0123456789abcdef0123456789abcde%d", i);
         struct hr_remote_object object = {url, url, "{}", name, "etag:1", OBJECT_BYTES};
         must(hr_remote_add(&object));
@@ -110,13 +113,64 @@ static void give(const struct hr_fetcher_job *job) {
     free(data);
 }
 
+static void check_job(const struct hr_fetcher_job *job, int object, uint64_t at, uint64_t bytes) {
+    assert_string_equal(job->url, known[object]->object.url);
+    check(job->at == at && job->bytes == bytes && !strcmp(job->version, "etag:1"));
+}
+
 static void fetch(int object, uint64_t at, uint64_t bytes) {
-    char url[64];
     struct hr_fetcher_job job = take();
-    snprintf(url, sizeof url, "https://host/%d", object);
-    assert_string_equal(job.url, url);
-    check(job.at == at && job.bytes == bytes && !strcmp(job.version, "etag:1"));
+    check_job(&job, object, at, bytes);
     give(&job);
+}
+
+/* ---- readers ---- */
+
+static struct hr__link connect_reader(void) {
+    struct hr__link link = {.fd = -1};
+    must(hr__link_open(&link));
+    return link;
+}
+
+static void send_range(const struct hr__link *link, enum hr__message_type type, int object, uint64_t at,
+                       uint64_t bytes) {
+    struct hr__range_request request = hr__range_request(known[object], type, 1, (struct hr__range){at, bytes});
+    struct hr__read_part parts[HR__RANGE_PARTS];
+    hr__range_parts(parts, &request, known[object]);
+    must(hr__socket_send(link->fd, parts, HR__RANGE_PARTS, true));
+}
+
+/* Returns the code of the answer to a READ; 1: it has not come. */
+static int answer_of(const struct hr__link *link) {
+    static char message[HR__MESSAGE_BYTES];
+    struct hr__answer answer;
+    int bytes;
+    do {
+        bytes = hr__socket_receive(link->fd, message, sizeof message);
+        if (bytes == -EAGAIN) return 1;
+        check(bytes >= (int)sizeof answer);
+        memcpy(&answer, message, sizeof answer);
+    } while (answer.head.type == HR__DATA);
+    return answer.code;
+}
+
+static int await_answer(const struct hr__link *link) {
+    int64_t deadline_ns = in_s(PATIENCE_S);
+    int code;
+    while ((code = answer_of(link)) == 1 && now_ns() < deadline_ns) hr__sleep_until(now_ns() + HR_NS_PER_S / 1000);
+    check(code != 1);
+    return code;
+}
+
+/* Waits until so many requests are open. */
+static void await_requests(uint64_t count) {
+    int64_t deadline_ns = in_s(PATIENCE_S);
+    for (uint64_t found = UINT64_MAX; found != count; hr__sleep_until(now_ns() + HR_NS_PER_S / 1000)) {
+        check(now_ns() < deadline_ns);
+        pthread_mutex_lock(&fetcher->lock);
+        found = fetcher->open_requests;
+        pthread_mutex_unlock(&fetcher->lock);
+    }
 }
 
 /* ---- tests ---- */
@@ -128,12 +182,12 @@ static void ranges_are_fetched_in_their_order(void **state) {
     announce(1, 10, 2 * UNIT, 0);
     announce(0, 5 * UNIT, UNIT, 1);
     announce(1, UNIT, UNIT, 2); /* is being fetched already */
-    announce(2, 0, UNIT + 1, 3);
+    announce(0, 0, UNIT + 1, 3);
     await_announced(4);
     struct hr_fetcher_job first = take();
     check(first.at == 0 && first.bytes == 3 * UNIT);
     fetch(0, 5 * UNIT, UNIT);
-    fetch(2, 0, 2 * UNIT);
+    fetch(0, 0, 2 * UNIT);
     give(&first);
     check(look().announced == 0);
 }
@@ -313,6 +367,202 @@ static void invalid_messages_are_no_announcements(void **state) {
     take_none();
 }
 
+/* ---- a host that does not answer ---- */
+
+static void a_dead_host_holds_back_no_announced_range(void **state) {
+    struct hr_fetcher_job jobs[SOON_MOST];
+    (void)state;
+    for (int is_kept = 0; is_kept < 2; is_kept++) {
+        start_fetcher(is_kept ? UINT64_MAX : 0);
+        await_connection();
+        hr_announcer *of_dead = announcer;
+        for (uint64_t i = 0; i < 2 * SOON_MOST; i++) announce(DEAD, 2 * i * UNIT, UNIT, i);
+        await_announced(2 * SOON_MOST);
+        for (int i = 0; i < SOON_MOST; i++) {
+            jobs[i] = take();
+            check_job(&jobs[i], DEAD, 2 * (uint64_t)i * UNIT, UNIT);
+        }
+        take_none();
+        must(hr_announcer_new(&announcer));
+        announce(0, 0, UNIT, 0);
+        fetch(0, 0, UNIT);
+        take_none();
+        announcer = hr_announcer_free(announcer);
+        announcer = of_dead;
+        give(&jobs[0]); /* then it gets the next one */
+        jobs[0] = take();
+        check_job(&jobs[0], DEAD, 2 * SOON_MOST * (uint64_t)UNIT, UNIT);
+        for (int i = 0; i < SOON_MOST; i++) must(hr_fetcher_fail(fetcher, jobs[i].id, -ETIMEDOUT, "remote: no"));
+        fetcher = hr_fetcher_close(fetcher);
+        check(hr_announcer_withdraw(announcer, 0, 0) < 0); /* its connection has ended */
+    }
+}
+
+static void a_dead_host_holds_back_no_reader(void **state) {
+    struct hr__link links[HOST_MOST + 2];
+    (void)state;
+    start_fetcher(UINT64_MAX);
+    for (uint64_t i = 0; i <= HOST_MOST; i++) {
+        links[i] = connect_reader();
+        send_range(&links[i], HR__READ, DEAD, i * MIB, UNIT);
+    }
+    await_requests(HOST_MOST + 1);
+    struct hr_fetcher_job first = take();
+    for (int i = 1; i < HOST_MOST; i++) check(!strcmp(take().url, "https://dead/2"));
+    take_none();
+    links[HOST_MOST + 1] = connect_reader();
+    send_range(&links[HOST_MOST + 1], HR__READ, 0, 0, UNIT);
+    fetch(0, 0, UNIT);
+    check(await_answer(&links[HOST_MOST + 1]) == 0);
+    send_range(&links[HOST_MOST + 1], HR__ASK, 1, 0, UNIT); /* what is only asked for has threads, too */
+    fetch(1, 0, UNIT);
+    take_none();
+    must(hr_fetcher_fail(fetcher, first.id, -ETIMEDOUT, "remote: no"));
+    check(!strcmp(take().url, "https://dead/2"));
+    for (int i = 0; i < HOST_MOST + 2; i++) hr__link_drop(&links[i]);
+}
+
+static void calls_to_a_dead_host_hold_back_no_others(void **state) {
+    static const char dead[] = "look\n{}\nhttps://user@dead/9", other[] = "look\n{}\nhttps://host/9",
+                      status[] = "status";
+    struct hr__link links[HOST_MOST + 1];
+    struct hr_fetcher_job job;
+    (void)state;
+    start_fetcher(UINT64_MAX);
+    for (int i = 0; i <= HOST_MOST; i++) {
+        struct hr__message head = {HR__REMOTE_MAGIC, HR__CALL, 1};
+        links[i] = connect_reader();
+        must(hr__socket_send(links[i].fd, (struct hr__read_part[]){{&head, sizeof head}, {(char *)dead, strlen(dead)}},
+                             2, true));
+    }
+    await_requests(HOST_MOST + 1);
+    for (int i = 0; i < HOST_MOST; i++) check(hr_fetcher_take(fetcher, in_s(PATIENCE_S), &job) == 1);
+    take_none();
+    for (int i = 0; i < 2; i++) {
+        struct hr__link link = connect_reader();
+        struct hr__message head = {HR__REMOTE_MAGIC, HR__CALL, 1};
+        const char *text = i ? status : other;
+        must(hr__socket_send(link.fd, (struct hr__read_part[]){{&head, sizeof head}, {(char *)text, strlen(text)}}, 2,
+                             true));
+        check(hr_fetcher_take(fetcher, in_s(PATIENCE_S), &job) == 1 && job.text_bytes == strlen(text));
+        must(hr_fetcher_give(fetcher, job.id, "x", 1));
+        hr__link_drop(&link);
+    }
+    for (int i = 0; i <= HOST_MOST; i++) hr__link_drop(&links[i]);
+}
+
+/* ---- a reader that comes late ---- */
+
+static void a_reader_that_comes_late_has_its_own_time(void **state) {
+    (void)state;
+    start_fetcher(UINT64_MAX);
+    announce(0, 0, UNIT, 0);
+    struct hr_fetcher_job tried = take(); /* no request waits for it: it is tried since now */
+    struct hr__link first = connect_reader(), second = connect_reader();
+    int64_t before_ns = now_ns();
+    check(tried.asked_ns <= before_ns);
+    send_range(&first, HR__READ, 0, 10, 100);
+    await_requests(1);
+    int64_t between_ns = now_ns();
+    must(hr_fetcher_fail(fetcher, tried.id, -ETIMEDOUT, "remote: it was tried for 120 s"));
+    struct hr_fetcher_job again = take();
+    check_job(&again, 0, 0, UNIT);
+    check(again.asked_ns >= before_ns && again.asked_ns <= between_ns && answer_of(&first) == 1);
+    send_range(&second, HR__READ, 0, 20, 100);
+    await_requests(2);
+    must(hr_fetcher_fail(fetcher, again.id, -ETIMEDOUT, "remote: it was tried for 120 s"));
+    check(await_answer(&first) == -ETIMEDOUT);
+    again = take();
+    check(again.asked_ns >= between_ns && answer_of(&second) == 1);
+    give(&again);
+    check(await_answer(&second) == 0);
+    announce(0, 10 * UNIT, UNIT, 1); /* another failure is one for all */
+    tried = take();
+    send_range(&first, HR__READ, 0, 10 * UNIT, 100);
+    await_requests(1);
+    must(hr_fetcher_fail(fetcher, tried.id, -ENOENT, "remote: it does not exist"));
+    check(await_answer(&first) == -ENOENT);
+    hr__link_drop(&first);
+    hr__link_drop(&second);
+}
+
+/* ---- what is in use ---- */
+
+static void an_object_is_in_use_until_its_last_reader_ends(void **state) {
+    enum { READERS = 130 };
+    struct hr__link links[READERS];
+    const char *name = known[0]->object.name;
+    (void)state;
+    start_fetcher(UINT64_MAX);
+    for (int i = 0; i < READERS; i++) links[i] = connect_reader();
+    await_connections(READERS);
+    for (int i = 0; i < READERS; i += READERS - 1) { /* the first one and the last one */
+        send_range(&links[i], HR__READ, 0, 0, UNIT);
+        if (i == 0) fetch(0, 0, UNIT);
+        check(await_answer(&links[i]) == 0);
+    }
+    check(hr_fetcher_remove(fetcher, name, false) == -EBUSY);
+    hr__link_drop(&links[0]);
+    await_connections(READERS - 1);
+    check(hr_fetcher_remove(fetcher, name, false) == -EBUSY);
+    hr__link_drop(&links[READERS - 1]);
+    await_connections(READERS - 2);
+    must(hr_fetcher_remove(fetcher, name, false)); /* the others have not asked for it */
+    links[0] = connect_reader();                   /* nor has one that gets a number which was in use */
+    send_range(&links[0], HR__READ, 0, 0, UNIT);
+    fetch(0, 0, UNIT);
+    check(await_answer(&links[0]) == 0 && hr_fetcher_remove(fetcher, name, false) == -EBUSY);
+    for (int i = 0; i < READERS - 1; i++) hr__link_drop(&links[i]);
+}
+
+/* ---- a loop that is paused ---- */
+
+static uint64_t bytes_in_memory(void) {
+    pthread_mutex_lock(&fetcher->lock);
+    uint64_t bytes = fetcher->parcel_bytes;
+    pthread_mutex_unlock(&fetcher->lock);
+    return bytes;
+}
+
+static void await_memory(uint64_t bytes) {
+    int64_t deadline_ns = in_s(PATIENCE_S);
+    while (bytes_in_memory() != bytes && now_ns() < deadline_ns) hr__sleep_until(now_ns() + HR_NS_PER_S / 1000);
+    check(bytes_in_memory() == bytes);
+}
+
+/* Says that no message of a reader has come for an hour. */
+static void make_readers_silent(void) {
+    pthread_mutex_lock(&fetcher->lock);
+    for (struct hr__reader *reader = fetcher->readers; reader; reader = reader->next)
+        reader->heard_ns -= 3600 * HR_NS_PER_S;
+    pthread_mutex_unlock(&fetcher->lock);
+}
+
+static void memory_of_a_paused_loop_is_given_back(void **state) {
+    (void)state;
+    start_fetcher(0);
+    for (uint64_t i = 0; i < 3; i++) announce(0, 5000 * i, 1000, i);
+    fetch(0, 0, 1000);
+    fetch(0, 5000, 1000);
+    struct hr_fetcher_job third = take(); /* on its way */
+    check(bytes_in_memory() == 3000);
+    make_readers_silent();
+    await_memory(0);
+    give(&third);
+    check(bytes_in_memory() == 0);
+    struct hr__link reader = connect_reader(); /* it gets its bytes all the same */
+    send_range(&reader, HR__READ, 0, 5000, 1000);
+    fetch(0, 5000, 1000);
+    check(await_answer(&reader) == 0);
+    hr__link_drop(&reader);
+    announce(0, 20000, 1000, 3);
+    fetch(0, 20000, 1000); /* the loop goes on */
+    check(bytes_in_memory() == 1000);
+    announce(0, 30000, 1000, 4);
+    must(hr_announcer_withdraw(announcer, NONE, NONE));
+    await_memory(0);
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_scene, remove_scene)
     const struct CMUnitTest tests[] = {
@@ -326,6 +576,12 @@ int main(void) {
         TEST(what_is_not_kept_waits_in_memory),
         TEST(without_a_fetcher_nothing_is_announced),
         TEST(invalid_messages_are_no_announcements),
+        TEST(a_dead_host_holds_back_no_announced_range),
+        TEST(a_dead_host_holds_back_no_reader),
+        TEST(calls_to_a_dead_host_hold_back_no_others),
+        TEST(a_reader_that_comes_late_has_its_own_time),
+        TEST(an_object_is_in_use_until_its_last_reader_ends),
+        TEST(memory_of_a_paused_loop_is_given_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,8 +9,11 @@ import pathlib
 import pickle
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 from certificates import make_certificate, needs_openssl
 from headrace import _core, sources
@@ -405,3 +408,44 @@ def test_host_that_does_not_answer_holds_up_no_other(server: RemoteServer, tmp_p
         for one in readers:
             one.join(60)
         assert not any(one.is_alive() for one in readers)
+
+
+def test_host_that_stalls_holds_back_no_other(server: RemoteServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seventy readers wait for a host that accepts connections and sends nothing: more than it gets threads. Nothing is
+    kept, so each of them has a request of its own."""
+    monkeypatch.setenv("HEADRACE_REMOTE_QUOTA", "0")
+    unit = 65536
+    data = token_bytes(71 * unit // 2, seed=7)
+    with RemoteServer({"stalls.bin": data}) as stalling:
+        waited = sources.Tokens(stalling.url("stalls.bin"), length=unit // 2, storage={"timeout_s": 300})
+        other = sources.Tokens(server.url("a.bin"), length=500)
+        stalling.latency_s = 1000
+        before = len(stalling.requests)
+        with ThreadPoolExecutor(70) as pool:
+            reads = [pool.submit(waited.__getitem__, index) for index in range(1, 71)]
+            assert until(lambda: len(stalling.requests) - before >= 64, 60)
+            assert other[299].astype(np.uint16).tobytes() == FILES["a.bin"][299_000:300_000]
+            assert len(sources.Tokens(server.url("b.bin"), length=500)) == 600
+            assert len(stalling.requests) - before == 64 and not any(read.done() for read in reads)
+            stalling.release()
+            found = [read.result().astype(np.uint16).tobytes() for read in reads]
+        assert b"".join(found) == data[unit:]
+
+
+def test_reader_that_comes_late_has_its_own_time(server: RemoteServer) -> None:
+    """Two read the same unit, and the second one when the first one was tried several times already."""
+    remote = sources.Tokens(server.url("big.bin"), length=500, storage={"retry_s": 4})
+    server.faults = Faults(kinds=("503",))
+    before = len(server.requests)
+
+    def read() -> float:
+        begin = time.monotonic()
+        with pytest.raises(TimeoutError, match=r"could not be read in \d+ s and \d+ tries; the last one: status 503"):
+            remote[3000]
+        return time.monotonic() - begin
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(read)
+        assert until(lambda: len(server.requests) - before >= 5)
+        second = pool.submit(read)
+        assert first.result() >= 4 and second.result() >= 4

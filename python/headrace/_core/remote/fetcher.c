@@ -2,6 +2,8 @@
 /* _core.Fetcher: the fetcher of remote objects, without its network code. */
 #include "remote/remote.h"
 
+static const double NS_PER_S = 1e9;
+
 struct core_fetcher {
     PyObject_HEAD hr_fetcher *fetcher;
 };
@@ -28,18 +30,19 @@ static void fetcher_dealloc(PyObject *self) {
 
 static PyObject *fetcher_start(PyObject *self, PyObject *arguments) {
     unsigned long long quota, left;
-    unsigned int idle_ms;
-    if (!PyArg_ParseTuple(arguments, "KKI:start", &quota, &left, &idle_ms)) return NULL;
-    struct hr_fetcher_options options = {.quota_bytes = quota, .free_bytes = left, .idle_ms = idle_ms};
+    unsigned int idle_ms, threads;
+    if (!PyArg_ParseTuple(arguments, "KKII:start", &quota, &left, &idle_ms, &threads)) return NULL;
+    struct hr_fetcher_options options = {
+        .quota_bytes = quota, .free_bytes = left, .idle_ms = idle_ms, .threads = threads};
     return core_none_or_raise(hr_fetcher_start(fetcher_of(self), &options));
 }
 
 static PyObject *wrap(const struct hr_fetcher_job *job) {
     if (job->kind == HR_FETCHER_CALL)
         return Py_BuildValue("(Ky#)", (unsigned long long)job->id, job->text, (Py_ssize_t)job->text_bytes);
-    return Py_BuildValue("(KyyyKKK)", (unsigned long long)job->id, job->url, job->version, job->storage,
+    return Py_BuildValue("(KyyyKKKd)", (unsigned long long)job->id, job->url, job->version, job->storage,
                          (unsigned long long)job->object_bytes, (unsigned long long)job->at,
-                         (unsigned long long)job->bytes);
+                         (unsigned long long)job->bytes, (double)job->asked_ns / NS_PER_S);
 }
 
 static PyObject *fetcher_take(PyObject *self, PyObject *seconds) {
@@ -135,11 +138,12 @@ static PyObject *fetcher_look(PyObject *self, PyObject *ignored) {
 
 static PyMethodDef methods[] = {
     {"start", fetcher_start, METH_VARARGS,
-     "start(quota_bytes, free_bytes, idle_ms)\n\nStarts the thread that answers readers. See struct "
+     "start(quota_bytes, free_bytes, idle_ms, threads)\n\nStarts the thread that answers readers. See struct "
      "hr_fetcher_options."},
     {"take", fetcher_take, METH_O,
      "take(seconds) -> tuple or None\n\nReturns a job: (id, text) of a call, or (id, url, version, storage, "
-     "object_bytes, at, bytes) of a part; (): none came in time; None: the fetcher ends."},
+     "object_bytes, at, bytes, asked) of a part, with the seconds of time.monotonic() when it was asked for; (): none "
+     "came in time; None: the fetcher ends."},
     {"give", fetcher_give, METH_VARARGS,
      "give(id, data)\n\nBrings what a job is for. Raises ValueError if it has another size."},
     {"keep", fetcher_keep, METH_VARARGS,
