@@ -281,10 +281,13 @@ bool hr__blocks_have_range(struct hr__blocks *blocks, uint64_t at, uint64_t byte
     return true;
 }
 
-static int set_bit(struct hr__blocks *blocks, uint64_t unit) {
-    uint64_t byte = unit / BITS_PER_BYTE;
+/* Sets the bits of the units from the first to the last one, which are in one byte. */
+static int set_bits(struct hr__blocks *blocks, uint64_t first, uint64_t last) {
+    uint64_t byte = first / BITS_PER_BYTE;
+    unsigned bits = 0;
+    for (uint64_t unit = first; unit <= last; unit++) bits |= 1u << unit % BITS_PER_BYTE;
     pthread_mutex_lock(&blocks->lock);
-    unsigned char changed = (unsigned char)(blocks->bits[byte] | 1u << unit % BITS_PER_BYTE);
+    unsigned char changed = (unsigned char)(blocks->bits[byte] | bits);
     int r = hr__write_at(blocks->fd, blocks->plan.bits_at + byte, &changed, 1);
     if (r == 0) {
         blocks->bits[byte] = changed;
@@ -322,7 +325,9 @@ int hr__blocks_write(struct hr__blocks *blocks, uint64_t at, const void *data, u
     if (r == 0) r = write_sums(blocks, at, data, bytes);
     hr__stop_at(HR__AT_BLOCKS_WRITTEN);
     atomic_thread_fence(memory_order_release); /* see hr__blocks_have */
-    for (uint64_t unit = at / HR__UNIT_BYTES; r == 0 && unit <= last_unit(at, bytes); unit++) r = set_bit(blocks, unit);
+    uint64_t last = last_unit(at, bytes);
+    for (uint64_t unit = at / HR__UNIT_BYTES; r == 0 && unit <= last; unit = hr__round_up(unit + 1, BITS_PER_BYTE))
+        r = set_bits(blocks, unit, hr__min(last, unit | (BITS_PER_BYTE - 1)));
     hr__stop_at(HR__AT_BLOCKS_MARKED);
     return r;
 }

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 BUCKETS = ("s3", "gs", "az")  # obstore reads them
@@ -44,8 +43,7 @@ def is_listed(url: str) -> bool:
     return url.partition("://")[0] in LISTED
 
 
-@dataclass(frozen=True)
-class Address:
+class Address(NamedTuple):
     """The parts of a URL. shown: without user, password, query and fragment. path: the same, with a mark if there is a
     part of the query, or an endpoint, that makes it another object. kept: the path that names what is kept, which is
     the same for all revisions of a file of the hub."""
@@ -114,8 +112,7 @@ def name_of(address: Address, size: int, version: str) -> str:
 # ---- the hub ----
 
 
-@dataclass(frozen=True)
-class HubPlace:
+class HubPlace(NamedTuple):
     """A file of a repository of the hub. kind: "datasets", "models" or "spaces". repo: OWNER/NAME. revision: a branch,
     a tag or a commit. file: its path; "": the repository."""
 

@@ -13,17 +13,15 @@ import json
 import os
 import random
 import resource
-import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from headrace import _core
 from headrace._base.units import size_of
-from headrace._remote import addresses, buckets, failures, https, hub, settings
+from headrace._remote import addresses, failures, https, settings
 from headrace._remote.addresses import Address
 from headrace._remote.failures import Failed, Passing
 from headrace._remote.https import Found
@@ -158,10 +156,17 @@ def _retry(wait: Wait, address: Address, most_s: float, request: Callable[[], Re
 
 
 def _reader_of(address: Address) -> Any:
-    """Returns the module that reads an object: it has look, read and, for what can be listed, list_objects."""
+    """Returns the module that reads an object: it has look, read and, for what can be listed, list_objects. It is
+    imported when it is needed, because the first reader waits for the start of the fetcher."""
     if address.scheme in addresses.BUCKETS:
+        from headrace._remote import buckets
+
         return buckets
-    return hub if address.scheme == "hf" else https
+    if address.scheme == "hf":
+        from headrace._remote import hub
+
+        return hub
+    return https
 
 
 def read_part(url: str, version: str, text: str, size: int, at: int, count: int, asked: float) -> Any:
@@ -245,6 +250,8 @@ def answer_call(lines: list[str]) -> str:
             raise Failed(errno.EINVAL, f"remote: {error}") from None
     if len(lines) == 3:
         return _look_line(lines[2], text) + "\n"
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(min(_LOOKS, len(lines) - 2)) as pool:
         return "\n".join(pool.map(lambda url: _look_line(url, text), lines[2:])) + "\n"
 
@@ -265,7 +272,7 @@ def _list(url: str, text: str) -> str:
 def _pin(url: str, text: str) -> str:
     given = json.loads(text)
     address = settings.address_of(url, given)
-    return retry(address, given, lambda: hub.pin(address, text, given))
+    return str(retry(address, given, lambda: _reader_of(address).pin(address, text, given)))
 
 
 def do_job(fetcher: Any, job: tuple[Any, ...]) -> None:
@@ -376,8 +383,8 @@ def main(words: list[str] | None = None) -> int:
     _become_daemon()
     idle_ms = int(os.environ.get("HEADRACE_REMOTE_IDLE_MS", _IDLE_MS))
     _looks.fetcher = fetcher
-    threads = _count_threads()
-    fetcher.start(quota, min(_FREE_BYTES, shutil.disk_usage(folder).total // 10), idle_ms, threads)
+    threads, system = _count_threads(), os.statvfs(folder)
+    fetcher.start(quota, min(_FREE_BYTES, system.f_blocks * system.f_frsize // 10), idle_ms, threads)
     Threads(fetcher, threads)
     _serve(fetcher, folder, idle_ms / 1000)
     os._exit(0)  # threads may be in requests that no reader waits for

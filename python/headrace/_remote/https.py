@@ -17,7 +17,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, unquote, urljoin, urlsplit
-from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined]
 
 from headrace._base.help_key import help_on
 from headrace._remote import addresses, failures, settings
@@ -83,7 +82,7 @@ def look(address: Address, text: str, given: Mapping[str, Any]) -> Found:
             )
         if answer.status == 416:
             return Found(0, version, b"")
-        head = _read_exactly(answer, min(size, HEAD_BYTES))
+        head = bytes(_read_exactly(answer, min(size, HEAD_BYTES)))
         if answer.status == 200 and size > len(head):
             answer.close()
         return Found(size, version, head)
@@ -113,8 +112,11 @@ def _size_of(address: Address, answer: http.client.HTTPResponse) -> int:
     return size
 
 
-def read(address: Address, text: str, given: Mapping[str, Any], version: str, size: int, at: int, count: int) -> bytes:
-    """Returns the bytes [at, at + count) of an object of this version and size. Raises Failed and Passing."""
+def read(
+    address: Address, text: str, given: Mapping[str, Any], version: str, size: int, at: int, count: int
+) -> memoryview:
+    """Returns the bytes [at, at + count) of an object of this version and size, until this thread reads again. Raises
+    Failed and Passing."""
     del text
     check_encryption(address.shown, address.url, given)
     headers = range_of(at, count)
@@ -130,8 +132,9 @@ def range_of(at: int, count: int) -> dict[str, str]:
     return {"Range": f"bytes={at}-{at + count - 1}"}
 
 
-def read_part(address: Address, answer: http.client.HTTPResponse, size: int, at: int, count: int) -> bytes:
-    """Returns the part of an object of this size that an answer has, if it is the one that was asked for."""
+def read_part(address: Address, answer: http.client.HTTPResponse, size: int, at: int, count: int) -> memoryview:
+    """Returns the part of an object of this size that an answer has, if it is the one that was asked for, until this
+    thread reads again."""
     _check_encoding(address, answer)
     if answer.status == 416:
         raise failures.is_replaced(address.shown, "the part that is wanted is behind its end")
@@ -147,7 +150,7 @@ def read_part(address: Address, answer: http.client.HTTPResponse, size: int, at:
     return _read_exactly(answer, count)
 
 
-def _read_of_whole(address: Address, answer: http.client.HTTPResponse, size: int, at: int, count: int) -> bytes:
+def _read_of_whole(address: Address, answer: http.client.HTTPResponse, size: int, at: int, count: int) -> memoryview:
     """Takes a part out of an answer that has the whole object."""
     length = answer.getheader("Content-Length", "")
     if length.isdigit() and int(length) != size:
@@ -158,23 +161,34 @@ def _read_of_whole(address: Address, answer: http.client.HTTPResponse, size: int
     return _read_exactly(answer, size)[at : at + count]
 
 
-def _read_exactly(answer: http.client.HTTPResponse, count: int) -> bytes:
-    """Reads the body, which has to have so many bytes, or as much of it if it is longer and was not asked for."""
+def _memory_of_thread(count: int) -> memoryview:
+    """Returns memory for so many bytes. A part has 1 MiB at most, if it is kept, and gets the same memory each time:
+    new memory would cost as much CPU time as the copy into it."""
+    if count > _READ_BYTES:
+        return memoryview(bytearray(count))
+    if not hasattr(_own, "memory"):
+        _own.memory = memoryview(bytearray(_READ_BYTES))
+    memory: memoryview = _own.memory[:count]
+    return memory
+
+
+def _read_exactly(answer: http.client.HTTPResponse, count: int) -> memoryview:
+    """Reads the body, which has to have so many bytes, or as much of it if it is longer and was not asked for. The
+    bytes are there until this thread reads again."""
     length = answer.getheader("Content-Length", "")
     if length.isdigit() and int(length) < count:
         raise Passing(f"{int(length):,} bytes instead of {count:,}")
     if length.isdigit() and answer.status == 206 and int(length) != count:
         raise Passing(f"{int(length):,} bytes instead of {count:,}")
-    parts, left = [], count
-    while left:
-        part = answer.read(min(left, _READ_BYTES))
-        if not part:
-            raise Passing(f"{count - left:,} bytes instead of {count:,}")
-        parts.append(part)
-        left -= len(part)
+    memory, got = _memory_of_thread(count), 0
+    while got < count:
+        some = answer.readinto(memory[got:])
+        if not some:
+            raise Passing(f"{got:,} bytes instead of {count:,}")
+        got += some
     if answer.status == 206 and not length.isdigit() and answer.read(1):
         raise Passing(f"more than {count:,} bytes")
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return memory
 
 
 # ---- checks ----
@@ -381,7 +395,11 @@ def _proxy_of(scheme: str, host: str, environment: Mapping[str, str]) -> tuple[s
     """Returns host, port and user of the proxy; None: no proxy is set, or the host is of this machine."""
     proxies = {name.lower().removesuffix("_proxy"): value for name, value in environment.items()}
     bypass = {"no": proxies["no"]} if "no" in proxies else {}
-    if host in _LOCAL or scheme not in proxies or proxy_bypass_environment(host, bypass):
+    if host in _LOCAL or scheme not in proxies:
+        return None
+    from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined]  # this import takes long
+
+    if proxy_bypass_environment(host, bypass):
         return None
     text = proxies[scheme]
     parts = urlsplit(text if "://" in text else f"http://{text}")

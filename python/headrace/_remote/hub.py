@@ -203,12 +203,15 @@ def list_objects(address: Address, text: str, given: Mapping[str, Any]) -> Itera
             yield f"hf://{place.kind}/{place.repo}@{commit}/{path}", Found(*found, b"")
 
 
-def read(address: Address, text: str, given: Mapping[str, Any], version: str, size: int, at: int, count: int) -> bytes:
-    """Returns the bytes [at, at + count) of a file of this version and size. Raises Failed and Passing."""
+def read(
+    address: Address, text: str, given: Mapping[str, Any], version: str, size: int, at: int, count: int
+) -> memoryview:
+    """Returns the bytes [at, at + count) of a file of this version and size, until this thread reads again. Raises
+    Failed and Passing."""
     key = (address.url, text, version)
     if key in _direct:
         part = _ask_hub(address, text, given, version, size, at, count)
-        if isinstance(part, bytes):
+        if not isinstance(part, str):
             return part
         _direct.discard(key)
         _signed[key] = part
@@ -220,7 +223,7 @@ def read(address: Address, text: str, given: Mapping[str, Any], version: str, si
         signed = _signed.get(key)
         if signed is None or signed == old:
             found = _ask_hub(address, text, given, version, size, at, count)
-            if isinstance(found, bytes):
+            if not isinstance(found, str):
                 _forget_some()
                 _direct.add(key)
                 return found
@@ -240,7 +243,7 @@ def _forget_some() -> None:
 
 def _read_signed(
     address: Address, given: Mapping[str, Any], signed: str, size: int, at: int, count: int
-) -> bytes | None:
+) -> memoryview | None:
     """Reads a part from the other host. None: it refuses the URL, because the signature has expired."""
     with https.follow(address, signed, given, https.range_of(at, count), {}) as (_, answer):
         if answer.status in _REFUSED:
@@ -252,7 +255,7 @@ def _read_signed(
 
 def _ask_hub(
     address: Address, text: str, given: Mapping[str, Any], version: str, size: int, at: int, count: int
-) -> bytes | str:
+) -> memoryview | str:
     """Asks the hub for a part of a file. Returns the part, if it gives the file itself, as it does with small ones, or
     the signed URL of another host."""
     place = addresses.hub_place(address.url)

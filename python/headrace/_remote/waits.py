@@ -10,7 +10,6 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from headrace import _core
@@ -23,14 +22,15 @@ _THREAD = "hr-network"  # of a thread that waits: hr__link_receive in src/remote
 _OUT_OF_DATE_S = 10.0  # a file that is older was left by a fetcher that was killed
 
 
-@dataclass
 class Wait:
-    """A request of the fetcher. shown: its URL without secrets. failure: of its last try; "": it has none yet."""
+    """A request of the fetcher. shown: its URL without secrets. begin: on time.monotonic(). failure: of its last try;
+    "": it has none yet."""
 
-    shown: str
-    begin: float  # time.monotonic()
-    tries: int = 0
-    failure: str = ""
+    def __init__(self, shown: str, begin: float) -> None:
+        self.shown = shown
+        self.begin = begin
+        self.tries = 0
+        self.failure = ""
 
 
 class Waits:
