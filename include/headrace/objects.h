@@ -36,8 +36,11 @@ HR_API const char *hr_objects_look(const hr_objects *objects, uint64_t number, u
  * it cannot be read. */
 HR_API int hr_objects_read(const hr_objects *objects, uint64_t number, void *memory);
 /* Reads a part of a file that is needed once: of a remote object, what is not kept already is not kept. -ERANGE: there
- * is no such file, or the part is not within it. Others as hr_objects_read. */
+ * is no such file, or the part is not within it. -ECANCELED: see hr_objects_stop. Others as hr_objects_read. */
 HR_API int hr_objects_read_part(const hr_objects *objects, uint64_t number, uint64_t at, uint64_t bytes, void *memory);
+/* Ends the waits for a server of all calls of hr_objects_read_part, in any thread, now and later: within 0.2 s they
+ * return -ECANCELED. */
+HR_API void hr_objects_stop(hr_objects *objects);
 /* Asks for files that are read soon. Best effort; numbers that are out of range are ignored. announcer: see
  * headrace/remote.h; NULL: they are read now. */
 HR_API void hr_objects_ask(const hr_objects *objects, const int64_t *numbers, size_t count, hr_announcer *announcer);

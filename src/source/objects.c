@@ -4,15 +4,18 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdatomic.h>
 
 #include "base/alloc.h"
 #include "base/base.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "pool.h"
+#include "remote/remote.h"
 
 struct hr_objects {
     struct hr__pool *pool;
+    _Atomic bool is_stopped;
 };
 
 static int add_file(struct hr__pool *pool, const char *path) {
@@ -28,7 +31,7 @@ int hr_objects_open(const char *const *paths, size_t path_count, hr_objects **re
     if (path_count >= UINT32_MAX / 4) return hr__fail(-EINVAL, "source: %zu paths are too many", path_count);
     hr_objects *objects = hr__realloc(NULL, sizeof *objects);
     if (!objects) return hr__fail(-ENOMEM, "source: no memory to open files");
-    *objects = (hr_objects){NULL};
+    *objects = (hr_objects){.pool = NULL};
     int r = hr__pool_new(&objects->pool);
     for (size_t i = 0; r == 0 && i < path_count; i++) r = add_file(objects->pool, paths[i]);
     if (r == 0)
@@ -72,7 +75,14 @@ int hr_objects_read_part(const hr_objects *objects, uint64_t number, uint64_t at
     uint64_t file_bytes;
     if (!hr_objects_look(objects, number, &file_bytes) || at > file_bytes || bytes > file_bytes - at)
         return hr__fail(-ERANGE, "source: file %" PRIu64 " has no %" PRIu64 " bytes at %" PRIu64, number, bytes, at);
-    return bytes ? hr__pool_read_once(objects->pool, (uint32_t)number, at, memory, bytes) : 0;
+    hr__link_stop_with(&objects->is_stopped);
+    int r = bytes ? hr__pool_read_once(objects->pool, (uint32_t)number, at, memory, bytes) : 0;
+    hr__link_stop_with(NULL);
+    return r;
+}
+
+void hr_objects_stop(hr_objects *objects) {
+    atomic_store(&objects->is_stopped, true);
 }
 
 void hr_objects_ask(const hr_objects *objects, const int64_t *numbers, size_t count, hr_announcer *announcer) {

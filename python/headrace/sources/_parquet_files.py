@@ -115,8 +115,10 @@ class _Parts:
         return [self._threads.submit(read, number, one, min(_PART_BYTES, at + count - one)) for one in places]
 
     def close(self, waits: bool) -> None:
-        """Ends the threads. waits: until they have ended."""
+        """Ends the threads, also those that wait for a server: otherwise the process would not end before them. waits:
+        until they have ended."""
         self._begun.clear()
+        self._objects.stop()
         self._threads.shutdown(wait=waits, cancel_futures=True)
 
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 import io
 import pathlib
 import pickle
+import signal
+import threading
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from headrace import sources
 from headrace.sources._parquet_files import ParquetFiles
+from processes import Script, until
 from remote_runs import kill_fetchers
 from remote_server import LYING, PASSING, Faults, RemoteServer
 
@@ -112,6 +115,30 @@ def test_rows_are_right_if_the_fetcher_is_killed(
     monkeypatch.setattr(ParquetFiles, "begin_groups", begin_and_kill)
     assert_same_rows(sources.Parquet(urls(server)), local(tmp_path))
     assert killed
+
+
+STOPPED = """
+from headrace import sources
+
+sources.Parquet({url!r}, storage={{"timeout_s": 3600, "retry_s": 3600}})
+"""
+
+
+def test_ctrl_c_ends_the_process_while_parts_are_fetched(
+    server: RemoteServer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server answers the first request only, so threads wait for parts when the signal comes."""
+    end = threading.Event()
+    monkeypatch.setattr(server, "stall", lambda: end.wait(600))
+    server.faults = Faults(kinds=("stall_before",), only_parts=True)
+    try:
+        with Script(tmp_path, STOPPED.format(url=server.url("part-0.parquet"))) as script:
+            assert until(lambda: server.faults.drawn["stall_before"], 100), "a part is asked for"
+            script.process.send_signal(signal.SIGINT)
+            assert script.process.wait(100) != 0
+            assert server.statuses.total() == 1, "no part was answered"
+    finally:
+        end.set()
 
 
 @pytest.mark.parametrize("kind", PASSING)

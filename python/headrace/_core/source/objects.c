@@ -77,6 +77,12 @@ static PyObject *objects_read_part(PyObject *self, PyObject *arguments) {
     return core_raise(r);
 }
 
+static PyObject *objects_stop(PyObject *self, PyObject *ignored) {
+    (void)ignored;
+    hr_objects_stop(objects_of(self));
+    Py_RETURN_NONE;
+}
+
 static PyObject *objects_ask(PyObject *self, PyObject *arguments) {
     struct source_asked asked;
     if (source_read_asked(arguments, &asked) < 0) return NULL;
@@ -97,6 +103,7 @@ static PyMethodDef methods[] = {
     {"read", objects_read, METH_O, "read(number) -> bytes\n\nReads a file. Raises IndexError and OSError."},
     {"read_part", objects_read_part, METH_VARARGS,
      "read_part(number, at, bytes) -> bytes\n\nReads a part of a file. Raises OSError."},
+    {"stop", objects_stop, METH_NOARGS, "stop()\n\nEnds the waits of read_part in all threads, which raises OSError."},
     {"ask", objects_ask, METH_VARARGS, SOURCE_ASK_DOC},
     {"stamp", objects_stamp, METH_NOARGS, "stamp() -> int\n\nReturns a number that changes with each file."},
     {NULL, NULL, 0, NULL},
