@@ -42,7 +42,7 @@ _FREE_BYTES = 1 << 30
 _FIRST_WAIT_S = 0.1
 _MOST_WAIT_S = 10.0
 _KNOWN_S = 60.0  # for which sizes and versions are not asked for again
-_MOST_KNOWN = 100_000
+_MOST_KNOWN = 1_000_000  # of 370 bytes each, with URLs of 60
 _NO_QUOTA = 2**64 - 1
 
 
@@ -177,19 +177,23 @@ def read_part(url: str, version: str, text: str, size: int, at: int, count: int,
     return retry(address, given, lambda: reader.read(address, text, given, version, size, at, count), asked)
 
 
+_Known = tuple[float, int, str]  # until when it holds, a size and a version
+
+
 class Looks:
     """Sizes and versions, which are known for a minute, so that all ranks and jobs ask once."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], tuple[float, Found]] = {}
+        self._known: dict[str, dict[str, _Known]] = {}  # by settings and URL
+        self._lock = threading.Lock()
         self.fetcher: Any = None
 
     def look(self, url: str, text: str) -> tuple[Address, Found]:
         given = json.loads(text)
         address = settings.address_of(url, given)
-        known = self._known.get((url, text))
+        known = self._known.get(text, {}).get(url)
         if known is not None and known[0] > time.monotonic():
-            return address, known[1]
+            return address, Found(known[1], known[2], b"")
         found = retry(address, given, lambda: _reader_of(address).look(address, text, given))
         self._keep(address, text, found)
         self.note(url, text, found)
@@ -204,14 +208,34 @@ class Looks:
                 self.fetcher.keep(*texts, found.size, found.head)
 
     def note(self, url: str, text: str, found: Found) -> None:
-        if len(self._known) >= _MOST_KNOWN:
-            self._known.clear()
-        found.head = b""
-        self._known[url, text] = (time.monotonic() + _KNOWN_S, found)
+        with self._lock:
+            if self.count() >= _MOST_KNOWN:
+                self._forget_old()
+            if self.count() >= _MOST_KNOWN:
+                self._known.clear()
+            self._known.setdefault(text, {})[url] = time.monotonic() + _KNOWN_S, found.size, found.version
+
+    def count(self) -> int:
+        return sum(map(len, self._known.values()))
+
+    def forget_old(self) -> None:
+        """Frees the memory of what is not known any more."""
+        with self._lock:
+            self._forget_old()
+
+    def _forget_old(self) -> None:
+        now = time.monotonic()
+        left = {}
+        for text, known in self._known.items():
+            of_text = {url: one for url, one in known.items() if one[0] > now}
+            if of_text:
+                left[text] = of_text
+        self._known = left
 
     def forget(self, url: str) -> None:
-        for key in [key for key in list(self._known) if key[0] == url]:
-            self._known.pop(key, None)
+        with self._lock:
+            for known in self._known.values():
+                known.pop(url, None)
 
 
 _looks = Looks()
@@ -349,6 +373,7 @@ def _serve(fetcher: Any, folder: str, idle_s: float) -> None:
             used = now
         if now - saved > _SAVE_S or (now - used > idle_s / 3 and saved < used):
             fetcher.save()
+            _looks.forget_old()
             saved = time.monotonic()
         if now - written > _WRITE_S:
             _waits.write(folder)
