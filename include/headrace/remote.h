@@ -53,8 +53,12 @@ struct hr_remote_object {
     uint64_t bytes;
 };
 
+/* Writes an address of the hub with the commit that its branch or its tag ("main", if it has none) has now. All files
+ * of a dataset should have one commit. Other addresses are copied. storage: see hr_remote_object. -ENOENT, -EACCES: the
+ * hub says so. -ENAMETOOLONG: `room` is too small. Others, with a message. */
+HR_API int hr_remote_pin(const char *url, const char *storage, char *ret_url, size_t room);
 /* Asks for size and version of objects, which are then known. -ENOENT, -EACCES and others, with a message: for the
- * first object that cannot be read. */
+ * first object that cannot be read. -EINVAL: an address of the hub has no commit; see hr_remote_pin. */
 HR_API int hr_remote_look(const char *const *urls, size_t count, const char *storage);
 /* Makes an object known, as another process has found it. The texts are copied. -EINVAL, -ENOMEM. */
 HR_API int hr_remote_add(const struct hr_remote_object *object);

@@ -174,7 +174,7 @@ bool hr_kept_is_of(const struct hr_kept *kept, const char *url) {
     if (kept->is_damaged) return false;
     if (!strcmp(kept->name, url)) return true;
     hr__shown_url(url, shown, sizeof shown);
-    return !strcmp(kept->shown, shown);
+    return !strcmp(kept->shown, shown) || hr__hub_names(shown, kept->shown);
 }
 
 bool hr_kept_is_open(const char *folder, const char *name) {

@@ -195,10 +195,13 @@ static int look_at_some(const char *const *urls, size_t *count, const char *stor
 }
 
 int hr_remote_look(const char *const *urls, size_t count, const char *storage) {
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
         if (!hr__remote_is(urls[i]) || strpbrk(urls[i], "\t\n\r"))
             return hr__fail(-EINVAL, "remote: a URL should begin with https://, http://, s3://, gs://, az:// or hf://, "
                                      "and have no line feed");
+        int r = hr__hub_check(urls[i]);
+        if (r < 0) return r;
+    }
     for (size_t done = 0; done < count;) {
         size_t some = count - done;
         int r = look_at_some(urls + done, &some, storage);

@@ -32,6 +32,23 @@ int hr__known_take(char *answer, const char *const *urls, size_t count, const ch
 /* An address without user, password, query and fragment. */
 void hr__shown_url(const char *url, char *ret_shown, size_t room);
 
+/* ---- hub.c: addresses of the Hugging Face hub ---- */
+
+/* The parts of an address. kind: with a slash behind it; path: "" for a repository. */
+struct hr__hub_url {
+    const char *kind, *path;     /* which end with a NUL; equal kinds are equal pointers */
+    const char *repo, *revision; /* which do not */
+    size_t repo_bytes, revision_bytes;
+};
+/* Returns false if it is no address of the hub. */
+bool hr__hub_split(const char *url, struct hr__hub_url *ret_parts);
+bool hr__hub_has_commit(const struct hr__hub_url *parts);
+/* Says whether an address names a file, whose address has a commit: without a commit it names the file in all of them,
+ * and without a path all files of the repository. */
+bool hr__hub_names(const char *url, const char *file);
+/* -EINVAL with a message: an address of the hub that has no commit. */
+int hr__hub_check(const char *url);
+
 /* ---- folder.c ---- */
 
 /* Does what hr_remote_folder does. */

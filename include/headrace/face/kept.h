@@ -40,7 +40,8 @@ HR_API int hr_kept_folder(char *ret_path, size_t room);
 /* Calls `visit` for each object, in no order, until it returns something else than 0. Returns that, or a negative errno
  * with a message. */
 HR_API int hr_kept_list(const char *folder, int (*visit)(void *context, const struct hr_kept *kept), void *context);
-/* Returns true if an address names an object that is shown so: with or without its query. */
+/* Returns true if an address names an object that is shown so: with or without its query. One of the hub without a
+ * commit names the file in all commits, and without a path all files of the repository. */
 HR_API bool hr_kept_is_of(const struct hr_kept *kept, const char *url);
 /* Returns true if a process has its file open now. */
 HR_API bool hr_kept_is_open(const char *folder, const char *name);

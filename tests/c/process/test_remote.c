@@ -22,6 +22,8 @@
 enum { OBJECT_BYTES = 700001, READS = 60, READ_MOST = 150000 };
 
 static const char URL[] = "https://host/object", NAME[] = "0123456789abcdef0123456789abcdef";
+#define COMMIT "0123456789abcdef0123456789abcdef01234567"
+static const char PINNED[] = "hf://datasets/owner/name@" COMMIT "/a.bin";
 static const char EXPIRED[] = "{\"token\":\"expired\"}"; /* settings that the fetcher refuses */
 static char folder[64];
 
@@ -68,6 +70,10 @@ static void do_job(hr_fetcher *fetcher, const struct hr_fetcher_job *job) {
             int code = hr_fetcher_remove(fetcher, job->text + 9, job->text[7] == '1');
             snprintf(line, sizeof line, "%d", code);
             must(hr_fetcher_give(fetcher, job->id, line, strlen(line)));
+        } else if (job->text_bytes > 4 && !memcmp(job->text, "pin\n", 4)) {
+            static const char wanted[] = "pin\n{}\nhf://datasets/owner/name@v1/a.bin";
+            check(job->text_bytes == strlen(wanted) && !memcmp(job->text, wanted, strlen(wanted)));
+            must(hr_fetcher_give(fetcher, job->id, PINNED, strlen(PINNED)));
         } else if (is_look)
             must(hr_fetcher_give(fetcher, job->id, line, strlen(line)));
         else
@@ -787,6 +793,54 @@ static void addresses_are_shown_without_secrets(void **state) {
     }
 }
 
+static void addresses_of_the_hub_name_files_in_all_commits(void **state) {
+    static const char *const names[] = {
+        "hf://datasets/owner/name/a.bin",
+        "hf://datasets/owner/name@main/a.bin",
+        "hf://datasets/owner/name@refs/pr/1/a.bin",
+        "hf://datasets/owner/name@refs/convert/parquet/a.bin",
+        "hf://datasets/owner/name",
+        "hf://datasets/owner/name/",
+        "hf://datasets/owner/name@main",
+        "hf://datasets/owner/name@" COMMIT,
+        PINNED,
+    };
+    static const char *const others[] = {
+        "hf://owner/name/a.bin",
+        "hf://datasets/owner/name/b.bin",
+        "hf://datasets/owner/nam",
+        "hf://datasets/owner",
+        "hf://datasets/owner/other/a.bin",
+        "hf://datasets/owner/name@1123456789abcdef0123456789abcdef01234567/a.bin",
+        "hf://",
+        "hf://datasets/",
+        "https://datasets/owner/name/a.bin",
+    };
+    struct hr_kept kept = {.bytes = 1};
+    (void)state;
+    snprintf(kept.shown, sizeof kept.shown, "%s", PINNED);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) check(hr_kept_is_of(&kept, names[i]));
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) check(!hr_kept_is_of(&kept, others[i]));
+    snprintf(kept.shown, sizeof kept.shown, "hf://models/owner/name@" COMMIT "/a/b.bin");
+    check(hr_kept_is_of(&kept, "hf://owner/name/a/b.bin") && hr_kept_is_of(&kept, "hf://models/owner/name@v1/a/b.bin"));
+}
+
+static void addresses_of_the_hub_need_a_commit(void **state) {
+    static const char url[] = "hf://datasets/owner/name@v1/a.bin", *const urls[] = {url};
+    char pinned[100];
+    (void)state;
+    check(hr_remote_look(urls, 1, "{}") == -EINVAL && strstr(hr_error_message(), "hr_remote_pin"));
+    check(strstr(hr_error_message(), "give hf://datasets/owner/name@COMMIT/PATH"));
+    must(hr_remote_pin(url, "{}", pinned, sizeof pinned));
+    check(!strcmp(pinned, PINNED));
+    check(hr_remote_pin(url, "{}", pinned, strlen(PINNED)) == -ENAMETOOLONG);
+    must(hr_remote_pin(PINNED, "{}", pinned, sizeof pinned));
+    check(!strcmp(pinned, PINNED));
+    must(hr_remote_pin(URL, "{}", pinned, sizeof pinned));
+    check(!strcmp(pinned, URL));
+    check(hr_remote_pin("hf://a/b@c\n/d", "{}", pinned, sizeof pinned) == -EINVAL);
+}
+
 int main(int count, char **words) {
     if (count == 3 && !strcmp(words[1], "--fetch")) return fetch(words[2]);
     static char own[HR__PATH_BYTES];
@@ -813,6 +867,8 @@ int main(int count, char **words) {
         TEST(a_child_with_the_pid_of_an_ancestor_has_no_connection),
         TEST(a_child_that_is_forked_during_a_start_delays_no_reader),
         TEST(a_removed_folder_is_no_error),
+        TEST(addresses_of_the_hub_name_files_in_all_commits),
+        TEST(addresses_of_the_hub_need_a_commit),
         TEST(kept_objects_are_listed_and_compared_with_their_checksums),
         TEST(after_another_boot_saved_units_are_compared),
         TEST(what_is_in_use_is_not_removed),

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from headrace import _core, sources
 from headrace._base import program
+from hub_server import HubServer
 from processes import until
 from remote_runs import BIG, FILES, assert_same, fetchers_of, kill_fetchers, token_bytes, write_files
 from remote_server import RemoteServer
@@ -305,3 +306,31 @@ def test_wrong_use_of_warm_is_explained(
     (tmp_path / "keys.json").write_text('{"word": "sEcReT9"}')
     result = run("cache", "warm", *(word.replace("{url}", server.url("")) for word in words))
     assert result.returncode == code and text in result.stderr and "sEcReT9" not in result.stderr
+
+
+# ---- the hub ----
+
+
+def test_files_of_the_hub_are_found_without_their_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    repo, other = "datasets/owner/name", "datasets/owner/other"
+    with HubServer() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        first = hub.commit(repo, {"a.bin": token_bytes(5000), "b.bin": token_bytes(6000)})
+        hub.commit(other, {"a.bin": token_bytes(7000)})
+        assert run("cache", "warm", f"hf://{repo}@main/{{a,b}}.bin", f"hf://{other}/a.bin").returncode == 0
+        second = hub.commit(repo, {"a.bin": token_bytes(8000)})
+        for pid in fetchers_of(pathlib.Path(os.environ["HEADRACE_REMOTE"])):  # it knows the commit for a minute
+            os.kill(pid, signal.SIGTERM)
+        assert run("cache", "warm", f"hf://{repo}/a.bin").returncode == 0
+    both = [f"hf://{repo}@{commit}/a.bin" for commit in sorted((first, second))]
+    for url in (f"hf://{repo}/a.bin", f"hf://{repo}@main/a.bin", f"hf://{repo}@v1/a.bin"):
+        result = run("cache", "info", url)
+        shown = [line.partition(": remote object")[0] for line in result.stdout.splitlines() if "remote obj" in line]
+        assert (result.returncode, shown) == (0, both), result.stderr
+    assert run("cache", "info", both[0]).stdout.count("remote object") == 1
+    assert run("cache", "verify", f"hf://{repo}").stdout.count("no damage found") == 3
+    assert "nothing is kept of hf://datasets/owner/nam;" in run("cache", "info", "hf://datasets/owner/nam").stderr
+    removed = run("cache", "rm", f"hf://{repo}/a.bin")
+    assert removed.stdout.splitlines() == [f"removed {url}" for url in both], removed.stderr
+    left = sorted(row["name"] for row in rows_of())
+    assert left[0] == f"hf://{repo}@{first}/b.bin" and left[1].endswith("/a.bin") and other in left[1]
