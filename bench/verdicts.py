@@ -3,24 +3,27 @@
 
     python bench/verdicts.py [--times 5] [--only NAME...] [--keep FOLDER]
 
-Each job runs for about 15 s in processes of its own, with HEADRACE_RECORD. "too few" needs a core that no other program
-uses: the script waits for it, and leaves this job out if it does not come.
+Each job runs for about 15 s in processes of its own, with HEADRACE_RECORD. "network" reads from a server of this one.
+"too few" needs a core that no other program uses: the script waits for it, and leaves this job out if it does not come.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace._report import reading, rules
 from headrace._report.ranks import jobs_of
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "python" / "lib"))
 
 JOB = """
 import os, sys, time
@@ -88,6 +91,7 @@ class Stage:
     ranks: int = 1
     words: Sequence[str] = field(default=())  # of the verdict's text
     free_cores: float = 0.0  # that the machine has to have besides, else the verdict is rightly another one
+    latency_s: float = 0.0  # of a server, whose file the code finds as URL; 0: it has no server
 
 
 SECONDS = 18  # after which a job ends, if its epochs have not ended before
@@ -95,6 +99,10 @@ STAGES = {
     "slow samples": Stage("data = Data(10**6, sleep_s=0.0005, slow_every=160)", ["slow samples"]),
     "collate": Stage("options |= dict(num_workers=1, collate_fn=SlowCollate()); data = Data(10**6)", ["collate"]),
     "storage": Stage("data = Data(10**6, sleep_s=0.005)", ["storage"]),
+    "network": Stage(
+        "from headrace import sources; options['shuffle'] = True; data = sources.Tokens(os.environ['URL'], length=512)",
+        ["network"], latency_s=0.3,
+    ),
     "cold disk": Stage(
         "epochs = 2; data = Data(8 * 450, sleep_s=0.003); data.cold_s = 0.005", ["storage"], words=["the first epoch"]
     ),
@@ -136,9 +144,29 @@ def wait_for_cores(count: float) -> float:
     return idle
 
 
+@contextlib.contextmanager
+def served(latency_s: float) -> Iterator[dict[str, str]]:
+    """Gives the variables of a job that reads from a server. Nothing is kept, so each batch waits for answers."""
+    from remote_runs import end_fetchers, token_bytes
+    from remote_server import RemoteServer
+
+    if not latency_s:
+        yield {}
+        return
+    with tempfile.TemporaryDirectory() as folder, RemoteServer({"a.bin": token_bytes(20_000_000)}) as server:
+        server.latency_s = latency_s
+        yield {"URL": server.url("a.bin"), "HEADRACE_REMOTE": folder, "HEADRACE_REMOTE_QUOTA": "0"}
+        end_fetchers(Path(folder))
+
+
 def run(stage: Stage, folder: Path) -> None:
+    with served(stage.latency_s) as variables:
+        run_ranks(stage, {**os.environ, **variables, "HEADRACE_RECORD": str(folder), "STAGE": stage.code})
+
+
+def run_ranks(stage: Stage, env: dict[str, str]) -> None:
     """Runs the ranks of a job. Each writes a line after each step, and goes on when all have written theirs."""
-    env = {**os.environ, "HEADRACE_RECORD": str(folder), "STAGE": stage.code, "SECONDS": str(SECONDS)}
+    env["SECONDS"] = str(SECONDS)
     if stage.ranks == 1:
         subprocess.run([sys.executable, "-c", JOB], env=env, check=True)
         return
