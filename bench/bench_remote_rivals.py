@@ -30,12 +30,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from measure import QUICK, ROUNDS, Case, Goal, Key, Row, in_words, run_all
+from measure import ROUNDS, Case, Goal, Key, Row, in_words, run_all
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "python" / "lib"))
 
 HERE = Path(__file__).resolve().parent
-SIZE, SAMPLES, SHARDS = 110_000, 512 if QUICK else 1024, 4
+SIZE, SAMPLES, SHARDS = 110_000, 1024, 4
 FAULTY_SAMPLES = 128  # of a tar file and of objects, with which the faults are tried
 LATENCY_S = 0.02
 EPOCH_S = 240  # after which a run is ended
