@@ -19,8 +19,8 @@ from typing import Any
 import headrace
 import pytest
 from cache_scripts import Scripts
-from headrace._base import users_code
-from headrace._cache import building, digest, unfollowed
+from headrace._base import users_code, warn
+from headrace._cache import digest, unfollowed
 
 pytestmark = pytest.mark.usefixtures("root")
 
@@ -496,7 +496,7 @@ UNSEEN: dict[str, tuple[dict[str, str], str]] = {
 @pytest.mark.parametrize("name", UNSEEN)
 def test_code_that_is_not_seen_is_said_once(name: str, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(building, "say", said.append)
+    monkeypatch.setattr(warn, "say", said.append)
     monkeypatch.setattr(unfollowed, "_told", set())
     texts, expected = UNSEEN[name]
     use = write(**texts).use
@@ -533,7 +533,7 @@ def test_workers_that_import_an_edited_file_keep_nothing(scripts: Scripts, tmp_p
 def test_common_words_are_not_said(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     """Methods may have the names of functions that lead anywhere, and an attribute may be computed."""
     said: list[str] = []
-    monkeypatch.setattr(building, "say", said.append)
+    monkeypatch.setattr(warn, "say", said.append)
     monkeypatch.setattr(unfollowed, "_told", set())
     text = """
     import sys, torch
