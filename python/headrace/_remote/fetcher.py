@@ -16,7 +16,7 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from headrace import _core
@@ -42,6 +42,7 @@ _FREE_BYTES = 1 << 30
 _FIRST_WAIT_S = 0.1
 _MOST_WAIT_S = 10.0
 _KNOWN_S = 60.0  # for which sizes and versions are not asked for again
+_TOGETHER_S = 1.0  # in which another thread may answer what this one asks, too
 _MOST_KNOWN = 1_000_000  # of 370 bytes each, with URLs of 60
 _NO_QUOTA = 2**64 - 1
 
@@ -185,19 +186,43 @@ class Looks:
 
     def __init__(self) -> None:
         self._known: dict[str, dict[str, _Known]] = {}  # by settings and URL
+        self._asked: dict[tuple[str, str], threading.Event] = {}  # by URL and settings: a thread asks now
         self._lock = threading.Lock()
         self.fetcher: Any = None
 
     def look(self, url: str, text: str) -> tuple[Address, Found]:
         given = json.loads(text)
         address = settings.address_of(url, given)
-        known = self._known.get(text, {}).get(url)
-        if known is not None and known[0] > time.monotonic():
-            return address, Found(known[1], known[2], b"")
-        found = retry(address, given, lambda: _reader_of(address).look(address, text, given))
-        self._keep(address, text, found)
-        self.note(url, text, found)
+        found = self._known_now(url, text)
+        if found is None:
+            with self._first(url, text):
+                found = self._known_now(url, text)
+                if found is None:
+                    found = retry(address, given, lambda: _reader_of(address).look(address, text, given))
+                    self._keep(address, text, found)
+                    self.note(url, text, found)
         return address, found
+
+    def _known_now(self, url: str, text: str) -> Found | None:
+        known = self._known.get(text, {}).get(url)
+        return Found(known[1], known[2], b"") if known is not None and known[0] > time.monotonic() else None
+
+    @contextlib.contextmanager
+    def _first(self, url: str, text: str) -> Iterator[None]:
+        """Lets another thread that asks for the same object answer first, for a second at most: ranks open a source
+        at the same time. Then each asks by itself, for its own retry_s."""
+        with self._lock:
+            asked = self._asked.get((url, text))
+            own = None if asked is not None else self._asked.setdefault((url, text), threading.Event())
+        if asked is not None:
+            asked.wait(_TOGETHER_S)
+        try:
+            yield
+        finally:
+            if own is not None:
+                with self._lock:
+                    del self._asked[url, text]
+                own.set()
 
     def _keep(self, address: Address, text: str, found: Found) -> None:
         """Keeps the first bytes of an object, which came with its size."""

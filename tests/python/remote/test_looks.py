@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import errno
+import threading
 import time
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from headrace._remote import fetcher
+from headrace._remote.failures import Failed
 from headrace._remote.https import Found
 
 SETTINGS = "{}"
@@ -59,3 +63,39 @@ def test_sizes_of_a_replaced_object_are_forgotten() -> None:
     assert looks.count() == 2
     looks.forget_old()
     assert looks.count() == 2
+
+
+class Slow:
+    """Reads sizes, when it is let go. Fails the first time if it is told to."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.begun, self.goes_on = threading.Event(), threading.Event()
+        self.calls, self.fails = 0, fails
+
+    def look(self, *_: object) -> Found:
+        self.calls += 1
+        self.begun.set()
+        assert self.goes_on.wait(60)
+        if self.fails and self.calls == 1:
+            raise Failed(errno.ENOENT, "absent")
+        return Found(7, "etag:7", b"")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_ranks_that_open_at_the_same_time_ask_once(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the first one fails, another one asks by itself."""
+    looks, reader = fetcher.Looks(), Slow(fails)
+    monkeypatch.setattr(fetcher, "_reader_of", lambda address: reader)
+    monkeypatch.setattr(fetcher, "_TOGETHER_S", 60.0)
+    with ThreadPoolExecutor(2) as ranks:
+        first = ranks.submit(looks.look, url_of(1), SETTINGS)
+        assert reader.begun.wait(60)
+        event = looks._asked[url_of(1), SETTINGS]
+        waits = threading.Event()
+        monkeypatch.setattr(event, "wait", lambda seconds: (waits.set(), threading.Event.wait(event, seconds)))
+        second = ranks.submit(looks.look, url_of(1), SETTINGS)
+        assert waits.wait(60)
+        reader.goes_on.set()
+        assert second.result()[1].size == 7
+        assert isinstance(first.exception(), Failed) if fails else first.result()[1].size == 7
+    assert reader.calls == 1 + fails and looks._asked == {}
