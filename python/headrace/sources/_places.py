@@ -125,7 +125,8 @@ class Places:
         self.paths = [shown[path] if path in shown else os.path.abspath(path) for path in listed]
         known = [shown[url] for url in urls]
         if known and next_to:
-            known += _look_next_to(urls, settings.write(storage, name), next_to)
+            with waits.told(f"sources.{name}"):
+                known += _look_next_to(urls, settings.write(storage, name), next_to)
         self.remote = RemoteObjects(list(dict.fromkeys(known)))
         if self.remote and are_kept:
             _warn_if_too_large(self.remote.paths, name)
