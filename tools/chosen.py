@@ -7,6 +7,7 @@ function, `test_f[case]` one, and `- test_f` none. Tests of a function that is n
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from pathlib import Path
 
@@ -42,6 +43,7 @@ class Chosen:
         return test in self._chosen or function in self._chosen or function not in self._functions
 
 
+@functools.cache
 def read() -> Chosen:
     return Chosen(CHOSEN.read_text() if CHOSEN.exists() else "")
 

@@ -155,6 +155,8 @@ def run_python_tests(files: list[str], *options: str) -> tuple[Tally, list[Path]
         tally = Tally()
         for run in runs:
             tally += run.finish()
+    if tally == Tally():  # the words name files, but no tests
+        tally = Tally(failed=1)
     return tally, [run.costs for run in runs if run.costs.exists()]
 
 

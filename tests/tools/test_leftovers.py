@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from leftovers import SHARED, VARIABLE, Leftovers
+from leftovers import SHARED, VARIABLE, Leftovers, describe
 from processes import alive, until
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -105,7 +105,9 @@ def test_temporary_file_is_found(leftovers: Leftovers) -> None:
 def test_child_is_found(leftovers: Leftovers) -> None:
     before = leftovers.state()
     with holder() as (pid,):
-        assert leftovers.left(before, 0.3)["processes"] == {int(pid)}
+        left = leftovers.left(before, 0.3)
+        assert left["processes"] == {int(pid)}
+        assert f"process {pid}, child of {os.getpid()}, state " in describe(left)
 
 
 def test_orphan_is_found(leftovers: Leftovers) -> None:

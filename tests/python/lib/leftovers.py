@@ -183,6 +183,18 @@ class Leftovers:
         return {name: new for name, new in stays.items() if new}
 
 
+def describe(left: State) -> str:
+    """Says what is left, and of each process its parent, its state, and its command line, or its name if it is dead."""
+    lines = [f"left behind: {left}"]
+    for pid in sorted(left.get("processes", ())):
+        with contextlib.suppress(OSError):
+            folder = pathlib.Path(f"/proc/{pid}")
+            name, _, state = (folder / "stat").read_text().partition("(")[2].rpartition(") ")
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            lines.append(f"process {pid}, child of {parent_of(pid)}, state {state[0]}: {command or name}")
+    return "\n".join(lines)
+
+
 def _open_descriptors() -> set[tuple[int, str]]:
     """Returns the descriptors of this process, each with the kind of its file."""
     found = set()

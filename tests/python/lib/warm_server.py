@@ -19,6 +19,7 @@ import socket
 import sys
 import types
 
+import huge_pages
 import warm
 
 HIGH = 500  # descriptors are put here while those below are closed
@@ -120,6 +121,7 @@ def load(modules: list[str]) -> None:
     installed = [entry for entry in sys.path[1:] if entry not in given]
     gc.collect()
     gc.freeze()  # a collection in a new process would write to all of this memory
+    huge_pages.collapse()
 
 
 def serve(connection: socket.socket) -> types.CodeType:
