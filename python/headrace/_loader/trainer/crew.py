@@ -397,9 +397,10 @@ class Crew:
         before = last = stalled.stack
         while time.monotonic() < deadline:
             time.sleep(0.02)
+            # In this order: a thread that stops writing between the two has written more.
+            is_quiet = diagnostics.threads_that_block_stack_signal(stalled.pid) <= blocking
             now = WorkerSnapshot.of(self._core, stalled.number).stack
-            is_written = now != before and now == last
-            if is_written and diagnostics.threads_that_block_stack_signal(stalled.pid) <= blocking:
+            if is_quiet and before != now == last:
                 break
             last = now
         is_cut = WorkerSnapshot.of(self._core, stalled.number).stack_is_cut
