@@ -38,6 +38,16 @@ _EARLY_S = 300.0  # before their end, other credentials are asked for
 _RENEWED_S = 60.0  # for which new credentials that a server refuses are not asked for again
 _STATUS = re.compile(r"status code: (\d{3})\b")
 _PASSING = (408, 425, 429, 500, 502, 503, 504, 509)
+# What obstore's text says of a failed connection, in the words of the Rust libraries below it.
+_PLACE = re.compile(r"Error performing \w+ \w+://(?:[^/\s@]*@)?([^/?#\s]+)")
+_UNTRUSTED = re.compile(r"InvalidCertificate\(\s*(\w+)")
+_NOT_ENCRYPTED = "InvalidContentType"
+_NO_CONNECTION = {
+    "dns error": "the name of the host is not known",
+    "ConnectionRefused": "the server refuses the connection",
+    "ConnectionReset": "the connection was cut",
+    "TimedOut": "the server sent nothing in time",
+}
 _EXPIRED = ("ExpiredToken", "TokenRefreshRequired", "RequestExpired", "ExpiredTokenException")
 
 
@@ -191,6 +201,8 @@ def _has_expired(error: Exception) -> bool:
 def _judge(address: Address, account: Account, error: Exception) -> Exception:
     """Returns our exception for one of obstore, whose text is not passed on."""
     kind, status = type(error).__name__, _status_of(error)
+    if not status and (unusable := _judge_encryption(account, error)):
+        return unusable
     if _is_of_service(error):
         return accounts.judge(account.kind, status)
     if isinstance(error, FileNotFoundError) or kind == "NotFoundError":
@@ -213,7 +225,19 @@ def _judge(address: Address, account: Account, error: Exception) -> Exception:
         return failures.is_unusable(address.shown, f"the store answered with status {status}")
     if kind in ("InvalidPathError", "NotSupportedError", "UnknownConfigurationKeyError"):
         return failures.is_unusable(address.shown, f"obstore refuses it ({kind})")
-    return Passing(f"no answer ({kind})")
+    found = next((text for word, text in _NO_CONNECTION.items() if word in str(error)), "")
+    return Passing(found or f"no answer ({kind})")
+
+
+def _judge_encryption(account: Account, error: Exception) -> Failed | None:
+    """Returns our exception if a server has no valid certificate, or does not speak https."""
+    text = str(error)
+    place = _PLACE.search(text)
+    host = place[1] if place else f"the service for {account.kind}"
+    if found := _UNTRUSTED.search(text):
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", found[1].removesuffix("Context")).lower()
+        return failures.is_untrusted(host, words)
+    return failures.is_not_encrypted(host) if _NOT_ENCRYPTED in text else None
 
 
 # ---- objects ----

@@ -132,7 +132,7 @@ def test_replaced_and_absent_objects_are_errors(endpoint: str) -> None:
 
 
 def test_dead_endpoint_is_a_timeout(endpoint: str) -> None:
-    with pytest.raises(TimeoutError, match="the last one: no answer"):
+    with pytest.raises(TimeoutError, match="the last one: the server refuses the connection"):
         sources.Tokens(
             "s3://bucket/a.bin", length=5, storage={**KEYS, "endpoint": "http://127.0.0.1:9", "retry_s": 0.5}
         )

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from bucket_server import BucketServer
+from certificates import make_certificate, needs_openssl
 from headrace import sources
 from remote_runs import BIG, FILES, QUICK, SOURCES, assert_same, kill_fetchers, token_bytes, write_files
 
@@ -118,3 +119,34 @@ def test_plain_http_to_another_machine_is_refused(scheme: str) -> None:
     storage = {"endpoint": "http://host.invalid", "account_name": "account", "anonymous": True}
     with pytest.raises(OSError, match="is not encrypted"):
         sources.Lines(f"{scheme}://bucket/a.txt", storage=storage)
+
+
+@needs_openssl
+@pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
+def test_untrusted_certificate_is_refused_at_once(
+    scheme: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate, trusted = make_certificate(tmp_path)
+    with BucketServer({"a.bin": FILES["a.bin"]}, str(certificate)) as server:
+        storage = {"endpoint": server.endpoint, "anonymous": True, "account_name": "account"}
+        with pytest.raises(PermissionError, match=r"the certificate of localhost:\d+ is not valid: unknown issuer"):
+            sources.Tokens(f"{scheme}://bucket/a.bin", length=500, storage=storage)
+        monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
+        assert len(sources.Tokens(f"{scheme}://bucket/a.bin", length=500, storage=storage)) > 0
+        storage["endpoint"] = server.endpoint.replace("localhost", "127.0.0.1")
+        with pytest.raises(PermissionError, match=r"the certificate of 127\.0\.0\.1:\d+ .* not valid for name"):
+            sources.Tokens(f"{scheme}://bucket/a.bin", length=500, storage=storage)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
+def test_store_that_does_not_speak_https_is_refused_at_once(scheme: str, server: BucketServer) -> None:
+    storage = storage_of(server, endpoint=server.endpoint.replace("http:", "https:"), retry_s=120)
+    with pytest.raises(OSError, match=r"remote: 127\.0\.0\.1:\d+ does not speak https at this port"):
+        sources.Tokens(f"{scheme}://bucket/a.bin", length=500, storage=storage)
+
+
+def test_failed_connections_say_why() -> None:
+    for endpoint, why in {"https://none.invalid": "name of the host", "http://127.0.0.1:9": "refuses"}.items():
+        storage = {"endpoint": endpoint, "anonymous": True, "retry_s": 0.3}
+        with pytest.raises(TimeoutError, match=f"the last one: .*{why}"):
+            sources.Tokens("s3://bucket/a.bin", length=5, storage=storage)
