@@ -12,12 +12,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import warm
 from leftovers import SHARED, VARIABLE, Leftovers, describe
-from processes import alive, until
+from processes import alive, parent_of, until
 
 ROOT = pathlib.Path(__file__).parents[2]
 DEADLINE_S = 60
@@ -120,6 +122,33 @@ def test_orphan_is_found(leftovers: Leftovers) -> None:
         assert leftovers.left(before, 0.3)["processes"] == {pid}
         process.stdin.close()
         assert until(lambda: not alive(pid))
+
+
+def test_adopted_process_that_has_ended_is_not_found(leftovers: Leftovers) -> None:
+    """Pytest becomes the parent of orphans while it asks a warm server for a process, and has to reap them."""
+    before = leftovers.state()
+    here, there = socket.socketpair()
+    code = "import subprocess; child = subprocess.Popen(['sleep', '1000']); print(child.pid, flush=True); input()"
+    command = [sys.executable, "-c", code]
+    with there, subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout
+        orphan = int(parent.stdout.readline())
+
+        def answer() -> None:
+            there.recv(1000)
+            parent.kill()
+            until(lambda: parent_of(orphan) == os.getpid(), DEADLINE_S)
+            there.send(b"1\n!\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        server = warm.Server(here.detach(), None)
+        server.start({}, [])
+        server.close()
+        thread.join()
+    assert leftovers.left(before, 0.3)["processes"] == {orphan}
+    os.kill(orphan, signal.SIGKILL)
+    assert leftovers.left(before, DEADLINE_S) == {}
 
 
 def test_process_of_another_program_is_not_found(leftovers: Leftovers) -> None:

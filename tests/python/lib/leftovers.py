@@ -172,6 +172,7 @@ class Leftovers:
         stays: State = {}
 
         def are_gone() -> bool:
+            warm.reap_adopted()
             for name, after in self.state().items():
                 if name in meant:
                     continue

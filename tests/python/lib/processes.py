@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import warm
+from warm import children as children
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -90,17 +91,6 @@ def kill_session(session: int) -> None:
         return not pids
 
     until(are_gone)
-
-
-def children(pid: int) -> set[int]:
-    """Child processes, zombies included."""
-    out: set[int] = set()
-    for task in pathlib.Path(f"/proc/{pid}/task").glob("*"):
-        try:
-            out.update(int(child) for child in (task / "children").read_text().split())
-        except OSError:
-            continue
-    return out
 
 
 class Tracer:

@@ -9,6 +9,7 @@ These processes end without the destructors of libraries, except in tests with `
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import json
@@ -67,6 +68,7 @@ class Server:
     def _ask(self, request: dict[str, Any], descriptors: Sequence[int]) -> int:
         global forked
         connection = socket.socket(fileno=self.descriptor)
+        others = _all_pids() - children(os.getpid())
         _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         try:
             socket.send_fds(connection, [json.dumps(request).encode()], descriptors)
@@ -77,6 +79,7 @@ class Server:
         finally:
             connection.detach()  # a socket that a script never closes would be a warning at its end
             _libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+            _adopted.update(others & children(os.getpid()))
         forked += 1
         return int(text.split()[0])
 
@@ -84,6 +87,33 @@ class Server:
         os.close(self.descriptor)
         if self.process is not None:
             self.process.wait()
+
+
+# Children whose parent has died while this process was a subreaper. No other part of it knows of them.
+_adopted: set[int] = set()
+
+
+def children(pid: int) -> set[int]:
+    """Child processes, zombies included."""
+    out: set[int] = set()
+    for task in pathlib.Path(f"/proc/{pid}/task").glob("*"):
+        try:
+            out.update(int(child) for child in (task / "children").read_text().split())
+        except OSError:
+            continue
+    return out
+
+
+def _all_pids() -> set[int]:
+    return {int(name) for name in os.listdir("/proc") if name.isdigit()}
+
+
+def reap_adopted() -> None:
+    for pid in [*_adopted]:
+        with contextlib.suppress(ChildProcessError):
+            if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                continue
+        _adopted.remove(pid)
 
 
 _servers: dict[str, Server] = {}

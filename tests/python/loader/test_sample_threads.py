@@ -769,8 +769,8 @@ def test_stall_is_reported_with_the_samples_that_run() -> None:
 
     with collected_warnings() as texts:
         assert chained(listed(loader_of(DataLoader, make, 1, stall_after=0.4))) == list(range(COUNT))
-    text = next(text for text in texts if "no batch for" in text)
-    assert "at sample 6 of batch 1" in text
+    # On a busy machine the start of the worker is a stall too.
+    text = next(text for text in texts if "no batch for" in text and "at sample 6 of batch 1" in text)
     assert "in make" in text  # the stack of the thread
 
 

@@ -40,7 +40,7 @@ CASES = [
     ({"wait": 0.1, "start": 0.09}, "too few", []),
     ({"slow_every": 50}, "slow samples", ["100 % of the waiting is for 2.0 % of", "2.97 ms", "0 (400 ms), 400 ("]),
     ({"collate": 0.41}, "collate", ["41 % of the workers' busy time", "77.9 ms a batch"]),
-    ({"cpu": 0.49}, "storage", ["use the CPU for 49 % of that", "about 6 workers would"]),
+    ({"cpu": 0.49}, "storage", ["use the CPU for 49 % of that", "or with about 6 workers"]),
     ({"cpu": 0.49, "used": 15}, "storage", []),
     ({"cpu": 0.3, "delay": 0.3, "used": 15}, "no cores", []),
     ({"used": 14.5}, "no cores", ["4 workers are busy 95 %", "91 % of the 16 cores are used"]),
