@@ -783,11 +783,13 @@ def test_stall_names_the_sample_that_runs_longest(threads: int, stalled: int) ->
             os.read(waits, 1)
         return index
 
+    # The first stall on a busy machine can be one where others run too.
     texts: list[str] = []
+    wanted = f"in a thread each at samples {stalled}, {stalled + 1}, "
 
     def see(message: Any, *_: Any) -> None:
         texts.append(str(message))
-        if "no batch for" in texts[-1]:
+        if "no batch for" in texts[-1] and wanted in texts[-1]:
             os.write(let_go, bytes(40))
 
     with warnings.catch_warnings():
@@ -797,8 +799,7 @@ def test_stall_names_the_sample_that_runs_longest(threads: int, stalled: int) ->
         assert chained(listed(loader)) == list(range(40))
     os.close(waits)
     os.close(let_go)
-    text = next(text for text in texts if "no batch for" in text)
-    assert f"in a thread each at samples {stalled}, {stalled + 1}, " in text
+    text = next(text for text in texts if "no batch for" in text and wanted in text)
     assert f"; for the longest time at sample {stalled}\n" in text
 
 
