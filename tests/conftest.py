@@ -11,6 +11,7 @@ import gc
 import os
 import pathlib
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from typing import Any
@@ -153,6 +154,8 @@ def _remove_torchs_files(left: dict[str, set[Any]]) -> None:
 
 def _keep_what_is_imported() -> None:
     """A collection would visit all of torch after every test, and all that a test has made it import."""
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        vars(sys).pop(name, None)  # else what a failed test has made would be kept for ever
     gc.collect()
     if len(gc.get_objects()) > FEW_OBJECTS:
         gc.freeze()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of pytest that share files of tests (`--claims` of tests/conftest.py): each file is collected and run once."""
+"""Runs of pytest share files of tests (`--claims` of tests/conftest.py), and what a failed test made is freed."""
 
 from __future__ import annotations
 
@@ -66,3 +66,30 @@ def test_error_of_a_file_does_not_keep_the_others_from_running(tests: pathlib.Pa
     words = ["--claims=claims", "--continue-on-collection-errors", "test_first.py", "test_second.py"]
     status, output = _run(tests, *words)
     assert status == 1 and "broken file" in output and "1 passed, 1 error" in output, output
+
+
+FAILED = """
+import gc, weakref
+
+class Kept:
+    pass
+
+found, many = [], []
+
+def test_fails():
+    kept = Kept()
+    kept.itself = kept
+    found.append(weakref.ref(kept))
+    many.extend([] for _ in range(30_000))
+    assert kept is None
+
+def test_comes_after():
+    gc.collect()
+    assert found[0]() is None
+"""
+
+
+def test_objects_of_a_failed_test_are_freed(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "test_file.py").write_text(FAILED)
+    status, output = _run(tmp_path, "test_file.py")
+    assert status == 1 and "1 failed, 1 passed" in output, output
