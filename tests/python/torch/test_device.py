@@ -298,7 +298,7 @@ def test_small_limits_copy_nothing_and_lose_nothing(flawless: Simulated, limit: 
     for _ in range(3):
         flawless.go.clear()
         check(loader)
-    assert loader.report()["copied"] <= 1  # the first one, before the arena knows that batches are sent
+    assert loader.report()["copied"] <= 2  # the first of each worker, before the arena knows that batches are sent
 
 
 def test_larger_batches_take_memory_of_registered_slots(flawless: Simulated) -> None:
