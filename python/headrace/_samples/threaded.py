@@ -17,6 +17,8 @@ from headrace._base import signals
 from headrace._samples.threads import Batch, SampleThreads
 
 _Begin = Callable[[Any], Batch]
+# CPython notices a signal that arrives just before a wait at the end of the wait only. Samples may never end.
+_SIGNAL_S = 0.5
 
 
 class Stopped(BaseException):
@@ -54,7 +56,7 @@ class InProcess:
 
     def _wait(self, batch: Batch) -> None:
         while not batch.is_over:
-            self._event.wait()
+            self._event.wait(_SIGNAL_S)
             self._event.clear()
 
     def end(self, seconds: float) -> None:

@@ -18,6 +18,8 @@ import pytest
 import torch.utils.data
 from drawn_threads import threads_of_samples
 from headrace._base import this_process
+from headrace._samples import threaded
+from headrace._samples.threads import Batch
 from headrace.torch import DataLoader
 from loaders import only_headrace
 from mishaps import DEADLINE_S, Marks, collected_warnings
@@ -155,6 +157,29 @@ def test_ctrl_c_ends_a_script_whose_samples_never_end(name: str, workers: int, t
         assert script.finish() == -signal.SIGINT, script.stderr
         assert script.stderr.count("KeyboardInterrupt") == 1
         assert script.left() == []
+
+
+class SignalBefore(threading.Event):
+    """A SIGINT arrives as its wait begins, and does not end it."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None, "the signal would not be noticed"
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            return super().wait(timeout)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def test_ctrl_c_just_before_the_wait_is_noticed() -> None:
+    maker, is_free = threaded.InProcess(1), threading.Event()
+    maker._event = SignalBefore()
+    batch = Batch(lambda place: is_free.wait(DEADLINE_S), [0], False, [[]])
+    with pytest.raises(KeyboardInterrupt):
+        maker.make(None, lambda task: batch)
+    is_free.set()
+    maker.end(DEADLINE_S)
 
 
 # ---- ends ----
