@@ -15,7 +15,7 @@ try() { # INTERPRETER FOLDER
         "$2/venv/bin/pip" wheel -q --disable-pip-version-check --no-deps -w "$2" \
             --config-settings=build-dir="$2/build" --config-settings=setup-args=-Dwerror=true "$root" &&
         "$2/venv/bin/pip" install -q --disable-pip-version-check --no-deps "$2"/headrace-*.whl &&
-        mkdir "$2/tests" && (cd "$root/tests/python" && cp conftest.py lib/{drawn,mishaps,unpicklable,processes,warm,warm_server,huge_pages,frozen_types,graphs}.py "$2/tests") &&
+        mkdir "$2/tests" && (cd "$root/tests/python" && cp conftest.py lib/{drawn,mishaps,unpicklable,processes,warm,warm_server,huge_pages,process_table,frozen_types,graphs}.py "$2/tests") &&
         (cd "$root/tests/python" && cp loader/test_{forkserver,gc_pause,imports,scans}.py doctor/test_doctor.py loader/test_loader_numpy.py images/test_value_flow.py frozen/test_{builder,freeze_attributes,freeze_instances,freeze_graphs}.py "$2/tests") &&
         (cd "$2/tests" && ../venv/bin/python -m pytest -q)
 }

@@ -36,7 +36,8 @@ import sweep_host  # noqa: E402
 from for_torch import ForTorch  # noqa: E402
 from headrace._loader.trainer import crew  # noqa: E402
 from mishaps import Marks, Plan, Random, Resumable  # noqa: E402
-from processes import children, private_bytes, shared_bytes, until  # noqa: E402
+from process_table import children  # noqa: E402
+from processes import private_bytes, shared_bytes, until  # noqa: E402
 
 POINTS = re.findall(
     r'^ *POINT\(\w+, "([\w.]+)", (?:WORKER|BOTH|THREADS)\)', (HERE / "../../src/os/failpoints.h").read_text(), re.M

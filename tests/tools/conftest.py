@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -7,6 +8,8 @@ from pathlib import Path
 import pytest
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
+
+ROOT = TOOLS.parent
 
 Result = subprocess.CompletedProcess[str]
 
@@ -33,3 +36,11 @@ def write_files(tmp_path: Path) -> Callable[[dict[str, str]], Path]:
         return tmp_path
 
     return write
+
+
+@pytest.fixture
+def inner_pytest(tmp_path: Path) -> tuple[list[str], dict[str, str]]:
+    """A command, and its environment, that runs the tests of files in tmp_path as those of this repository are run."""
+    command = [sys.executable, "-m", "pytest", "-q", "-c", str(ROOT / "pyproject.toml"), "-p", "conftest"]
+    folders = {"PYTEST_DEBUG_TEMPROOT": str(tmp_path), "TMPDIR": str(tmp_path)}
+    return command, {**os.environ, "PYTHONPATH": str(ROOT / "tests"), **folders}

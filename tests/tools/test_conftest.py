@@ -6,10 +6,9 @@ from __future__ import annotations
 import os
 import pathlib
 import subprocess
-import sys
+from collections.abc import Callable
 
 import pytest
-from common import ROOT
 
 FIRST = """
 import pathlib
@@ -35,11 +34,19 @@ def test_three():
 """
 
 
-def _run(folder: pathlib.Path, *words: str) -> tuple[int, str]:
-    command = [sys.executable, "-m", "pytest", "-q", "-c", str(ROOT / "pyproject.toml"), "-p", "conftest"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests"), "PYTEST_DEBUG_TEMPROOT": str(folder)}
-    done = subprocess.run([*command, *words], cwd=folder, env=environment, capture_output=True, text=True)
-    return done.returncode, done.stdout + done.stderr
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def run(tmp_path: pathlib.Path, inner_pytest: tuple[list[str], dict[str, str]]) -> Run:
+    """Runs files of tests in tmp_path. Returns the exit status and what is printed."""
+    command, environment = inner_pytest
+
+    def run(*words: str) -> tuple[int, str]:
+        done = subprocess.run([*command, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        return done.returncode, done.stdout + done.stderr
+
+    return run
 
 
 @pytest.fixture
@@ -52,19 +59,19 @@ def tests(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def test_each_file_is_collected_when_the_one_before_has_run(tests: pathlib.Path) -> None:
+def test_each_file_is_collected_when_the_one_before_has_run(tests: pathlib.Path, run: Run) -> None:
     files = ["test_first.py", "test_second.py", "test_third.py"]
-    status, output = _run(tests, "--claims=claims", "-m", "not wide", *files)
+    status, output = run("--claims=claims", "-m", "not wide", *files)
     assert status == 0 and "4 passed, 1 deselected" in output, output
     assert len(os.listdir(tests / "claims")) == len(files)
-    status, output = _run(tests, "--claims=claims", *files)
+    status, output = run("--claims=claims", *files)
     assert status == 0 and "no tests ran" in output, output
 
 
-def test_error_of_a_file_does_not_keep_the_others_from_running(tests: pathlib.Path) -> None:
+def test_error_of_a_file_does_not_keep_the_others_from_running(tests: pathlib.Path, run: Run) -> None:
     (tests / "test_first.py").write_text("def test(): pass\nraise ValueError('broken file')")
     words = ["--claims=claims", "--continue-on-collection-errors", "test_first.py", "test_second.py"]
-    status, output = _run(tests, *words)
+    status, output = run(*words)
     assert status == 1 and "broken file" in output and "1 passed, 1 error" in output, output
 
 
@@ -89,7 +96,7 @@ def test_comes_after():
 """
 
 
-def test_objects_of_a_failed_test_are_freed(tmp_path: pathlib.Path) -> None:
+def test_objects_of_a_failed_test_are_freed(tmp_path: pathlib.Path, run: Run) -> None:
     (tmp_path / "test_file.py").write_text(FAILED)
-    status, output = _run(tmp_path, "test_file.py")
+    status, output = run("test_file.py")
     assert status == 1 and "1 failed, 1 passed" in output, output

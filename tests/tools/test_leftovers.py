@@ -207,16 +207,10 @@ def test_endless():
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_killed_run_leaves_no_folder_of_caches(number: int, tmp_path: pathlib.Path) -> None:
+def test_killed_run_leaves_no_folder_of_caches(number: int, tmp_path: pathlib.Path, inner_pytest: Any) -> None:
     path = tmp_path / "folder"
     (tmp_path / "test_endless.py").write_text(ENDLESS.format(path=str(path), seconds=DEADLINE_S))
-    command = [sys.executable, "-m", "pytest", "-q", "-c", str(ROOT / "pyproject.toml"), "-p", "conftest"]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT / "tests"),
-        "PYTEST_DEBUG_TEMPROOT": str(tmp_path),
-        "TMPDIR": str(tmp_path),
-    }
+    command, environment = inner_pytest
     with subprocess.Popen([*command, str(tmp_path)], env=environment, stdout=subprocess.DEVNULL) as process:
         assert until(lambda: path.exists() and path.read_text().endswith("\n"), DEADLINE_S)
         folder = pathlib.Path(path.read_text().strip())

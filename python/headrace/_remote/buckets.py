@@ -43,10 +43,10 @@ _PLACE = re.compile(r"Error performing \w+ \w+://(?:[^/\s@]*@)?([^/?#\s]+)")
 _UNTRUSTED = re.compile(r"InvalidCertificate\(\s*(\w+)")
 _NOT_ENCRYPTED = "InvalidContentType"
 _NO_CONNECTION = {
-    "dns error": "the name of the host is not known",
+    "dns error": failures.UNKNOWN_HOST,
     "ConnectionRefused": "the server refuses the connection",
-    "ConnectionReset": "the connection was cut",
-    "TimedOut": "the server sent nothing in time",
+    "ConnectionReset": failures.CUT,
+    "TimedOut": failures.SILENT,
 }
 _EXPIRED = ("ExpiredToken", "TokenRefreshRequired", "RequestExpired", "ExpiredTokenException")
 

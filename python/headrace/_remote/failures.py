@@ -8,6 +8,11 @@ import errno
 
 from headrace._base.help_key import help_on
 
+# What happened to a connection.
+UNKNOWN_HOST = "the name of the host is not known"
+SILENT = "the server sent nothing in time"
+CUT = "the connection was cut"
+
 
 class Failed(Exception):
     """A request that would fail again. code: errno."""

@@ -448,10 +448,10 @@ def _place_of(url: str) -> str:
 def _describe(error: BaseException) -> str:
     """Returns what happened, without the client's text."""
     if isinstance(error, socket.gaierror):
-        return "the name of the host is not known"
+        return failures.UNKNOWN_HOST
     if isinstance(error, TimeoutError):
-        return "the server sent nothing in time"
+        return failures.SILENT
     if isinstance(error, http.client.IncompleteRead):
-        return "the connection was cut"
+        return failures.CUT
     number = getattr(error, "errno", None)
     return f"{type(error).__name__}" + (f" ({errno.errorcode.get(number, number)})" if number else "")

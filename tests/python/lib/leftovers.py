@@ -22,7 +22,8 @@ from multiprocessing import forkserver, resource_sharer, resource_tracker, util
 from typing import Any
 
 import warm
-from processes import children, parent_of, until
+from process_table import all_pids, children
+from processes import parent_of, until
 
 VARIABLE = "HEADRACE_TEST_RUN"  # the pid of pytest
 SHARED = pathlib.Path("/dev/shm")
@@ -58,7 +59,7 @@ class Run:
         return pid == self.pid
 
     def pids(self) -> set[int]:
-        return {int(name) for name in os.listdir("/proc") if name.isdigit() and self.has(int(name))}
+        return {pid for pid in all_pids() if self.has(pid)}
 
     def made(self, name: str) -> bool:
         """Returns True if a process of this run has made a file in /dev/shm. If its name does not tell: has it open."""
@@ -140,8 +141,7 @@ class Leftovers:
 
     def _pids(self) -> set[int]:
         """Like Run.pids, but asks only about processes that are new: this runs before and after each test."""
-        now = {int(name) for name in os.listdir("/proc") if name.isdigit()}
-        self._is_ours = {pid: self._is_ours[pid] if pid in self._is_ours else self._run.has(pid) for pid in now}
+        self._is_ours = {pid: self._is_ours[pid] if pid in self._is_ours else self._run.has(pid) for pid in all_pids()}
         return {pid for pid, is_ours in self._is_ours.items() if is_ours}
 
     def _sockets(self) -> set[str]:

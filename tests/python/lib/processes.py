@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import warm
-from warm import children as children
+from process_table import all_pids
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -76,8 +76,7 @@ def is_still(pid: int) -> bool:
 
 def of_session(session: int) -> list[int]:
     """The processes of a session that still run."""
-    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    return [pid for pid in pids if (stat := _stat(pid)) and int(stat[3]) == session and stat[0] not in "ZX"]
+    return [pid for pid in all_pids() if (stat := _stat(pid)) and int(stat[3]) == session and stat[0] not in "ZX"]
 
 
 def kill_session(session: int) -> None:

@@ -26,6 +26,8 @@ from importlib.util import find_spec
 from multiprocessing import util
 from typing import Any
 
+from process_table import all_pids, children
+
 PR_SET_CHILD_SUBREAPER = 36
 TORCH = ["torch.utils.data", "pytest"]  # loaders.py imports pytest
 # What a script imports -> the modules that its server has imported. The first row that matches counts.
@@ -68,7 +70,7 @@ class Server:
     def _ask(self, request: dict[str, Any], descriptors: Sequence[int]) -> int:
         global forked
         connection = socket.socket(fileno=self.descriptor)
-        others = _all_pids() - children(os.getpid())
+        others = all_pids() - children(os.getpid())
         _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         try:
             socket.send_fds(connection, [json.dumps(request).encode()], descriptors)
@@ -91,21 +93,6 @@ class Server:
 
 # Children whose parent has died while this process was a subreaper. No other part of it knows of them.
 _adopted: set[int] = set()
-
-
-def children(pid: int) -> set[int]:
-    """Child processes, zombies included."""
-    out: set[int] = set()
-    for task in pathlib.Path(f"/proc/{pid}/task").glob("*"):
-        try:
-            out.update(int(child) for child in (task / "children").read_text().split())
-        except OSError:
-            continue
-    return out
-
-
-def _all_pids() -> set[int]:
-    return {int(name) for name in os.listdir("/proc") if name.isdigit()}
 
 
 def reap_adopted() -> None:

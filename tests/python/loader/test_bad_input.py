@@ -235,7 +235,7 @@ FORK_REFUSED = """
 import gc, os
 import datasets as d
 from loaders import Headrace
-from processes import children
+from process_table import children
 before = len(os.listdir("/proc/self/fd"))
 loader = Headrace(d.Squares(4), num_workers=2, multiprocessing_context="fork")
 try:

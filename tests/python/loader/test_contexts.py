@@ -28,7 +28,7 @@ pytestmark = [only_headrace]
 ASKED = """
 import multiprocessing, os, sys
 from concurrent.futures import ProcessPoolExecutor
-from processes import children
+from process_table import children
 {imports}
 
 def files():
