@@ -175,8 +175,12 @@ def test_interrupted_warm_keeps_what_it_copied(folder: Path) -> None:
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGCONT)
     _, errors = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130 and "run the command again to continue" in errors
-    assert [entry.state for entry in headrace.cache.ls()] == ["unfinished"]
+    found = (process.returncode, errors, [entry.state for entry in headrace.cache.ls()])
+    assert found == (
+        130,
+        "headrace: stopped; what was copied is kept, run the command again to continue\n",
+        ["unfinished"],
+    )
     assert run("cache", "warm", str(folder), "--name", "data").returncode == 0
     expect_contents(headrace.cache("data"), folder)
 

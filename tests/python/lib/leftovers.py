@@ -201,5 +201,5 @@ def _open_descriptors() -> set[tuple[int, str]]:
     found = set()
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # that of the listing
-            found.add((int(name), os.readlink(f"/proc/self/fd/{name}").split(":")[0]))
+            found.add((int(name), os.readlink(f"/proc/self/fd/{name}").removeprefix("anon_inode:").split(":")[0]))
     return found

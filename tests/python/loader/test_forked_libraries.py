@@ -42,7 +42,8 @@ class Uses(list):
 if __name__ == "__main__":
     expected = use()
     for _ in range(3):
-        loader = headrace.Loader(Uses(range(4)), batch_size=None, num_workers=4, multiprocessing_context="forkserver")
+        options = dict(num_workers=4, multiprocessing_context="forkserver", stall_after=200)  # each may import it
+        loader = headrace.Loader(Uses(range(4)), batch_size=None, **options)
         assert list(loader) == [expected] * 4
     print(loader.report()["fork_server"]["kept"])
 """
