@@ -10,6 +10,7 @@ import inspect
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -19,6 +20,7 @@ _Result = TypeVar("_Result")
 
 
 _SIGNALS = tuple(map(int, signal.valid_signals()))
+_FREEING_S = 1.0  # if an instruction takes longer than that, it is not the freeing that takes it
 _get_handler = getattr(signal.getsignal, "__wrapped__", signal.getsignal)  # without the enums, which take longer
 
 
@@ -34,10 +36,32 @@ def raised_later() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        # The thread runs when this one releases the interpreter.
-        main = threading.main_thread().ident
-        assert main is not None
-        _thread.start_new_thread(signal.pthread_kill, (main, signal.SIGINT))
+        _thread.start_new_thread(_interrupt_after, (_freeing(),))
+
+
+def _freeing() -> tuple[int, int] | None:
+    """Returns the frame that frees the object of the outermost __del__, and where it is."""
+    found = None
+    for frame in _with_callers(sys._getframe(1)):
+        if frame.f_code.co_name == "__del__" and frame.f_back is not None:
+            found = id(frame.f_back), frame.f_back.f_lasti
+    return found
+
+
+def _interrupt_after(freeing: tuple[int, int] | None) -> None:
+    """Sends SIGINT to the main thread once that has freed an object. Until then, Python prints and forgets exceptions:
+    those of its __del__, and those of the callbacks of weak references to its attributes."""
+    main = threading.main_thread().ident
+    assert main is not None
+    deadline = time.monotonic() + _FREEING_S
+    while freeing in _instructions_of(main) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    signal.pthread_kill(main, signal.SIGINT)
+
+
+def _instructions_of(thread: int) -> list[tuple[int, int]]:
+    """Returns the frames of a thread, and where each is."""
+    return [(id(frame), frame.f_lasti) for frame in _with_callers(sys._current_frames().get(thread))]
 
 
 def _is_handler(frame: FrameType) -> bool:
@@ -55,18 +79,15 @@ def is_from_signal(error: BaseException) -> bool:
         return True
     # The frames that catch the exception are left out. They have it in a variable, and until Python 3.12 a frame whose
     # f_locals were read keeps a copy of its variables: a cycle would keep the exception, the iterator and its workers.
-    catching = _callers_of(sys._getframe(1))
+    catching = {id(frame) for frame in _with_callers(sys._getframe(1))}
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     return any(_is_handler(frame) for frame in frames if id(frame) not in catching)
 
 
-def _callers_of(frame: FrameType | None) -> set[int]:
-    """Returns the identities of a frame and its callers."""
-    found = set()
+def _with_callers(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
-        found.add(id(frame))
+        yield frame
         frame = frame.f_back
-    return found
 
 
 def _set_handlers(wanted: dict[int, Any]) -> None:

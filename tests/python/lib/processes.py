@@ -239,7 +239,8 @@ class Script:
             self.stdout, self.stderr = self.process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired as error:
             left = {pid: pathlib.Path(f"/proc/{pid}/wchan").read_text() for pid in of_session(self.process.pid)}
-            raise AssertionError(f"still running after {timeout_s} s: {left}; printed {error.stdout!r}") from None
+            printed = f"printed {error.stdout!r} and {error.stderr!r}"
+            raise AssertionError(f"still running after {timeout_s} s: {left}; {printed}") from None
         return self.process.returncode
 
     def left(self) -> list[int]:

@@ -258,8 +258,9 @@ def test_exit_does_not_wait_for_a_worker_that_cannot_die(tmp_path: pathlib.Path)
 # ---- Ctrl-C ----
 
 CTRL_C = """
-import logging, os, pathlib, signal, time, warnings
+import logging, os, pathlib, signal, time, warnings, weakref
 from headrace import Loader
+from headrace._base import signals
 from headrace._loader.trainer import crew
 from processes import until
 from multiprocessing.process import BaseProcess
@@ -332,6 +333,18 @@ STATES = {
     iterator = make(sleep, shutdown_timeout=2)
     next(iterator)
     wait_for_sleepers()
+    del iterator
+""",
+    "in __del__, which ends late": """
+    start = signals._thread.start_new_thread
+    def start_and_wait(*args):
+        start(*args)
+        time.sleep(0.2)  # the thread runs now
+    signals._thread.start_new_thread = start_and_wait
+    iterator = make(sleep, shutdown_timeout=2)
+    next(iterator)
+    wait_for_sleepers()
+    weakref.finalize(iterator._engine, time.sleep, 0.2)
     del iterator
 """,
     "in the middle of a restart": """
