@@ -28,10 +28,11 @@ from headrace._base.units import count_workers, in_units
 
 MIB = 1 << 20
 # A forked worker is first checked FIRST_S after its start. The next wait is half of its age, from FIRST_S to EVERY_S,
-# or longer if the checks would take more than 1 / RARE of the time on a core.
+# or longer if the checks would compute for more than 1 / RARE of the time, or take more than 1 / WAITING_RARE of it
+# together with what they wait for: a core on a busy machine, and memory that was swapped out.
 FIRST_S = 0.25
 EVERY_S = 2.0
-RARE, CLOSE_RARE = 200, 4
+RARE, CLOSE_RARE, WAITING_RARE = 200, 4, 4
 PATHS, CLOSE_PATHS, FIRST_PATHS = 256, 2048, 64
 LEAST_BYTES = MIB  # smaller attributes are not measured
 _MOST_BYTES = _core.DIAGNOSTICS_STATUS_BYTES - 1500  # of a measurement; the rest is for the counts of images
@@ -191,7 +192,7 @@ class Watch:
 
     def look(self) -> float | None:
         """Returns the seconds until the next measurement; None if it cannot measure."""
-        start = time.thread_time()  # on a busy machine, the time of a clock would be that of other programs too
+        start, start_cpu = time.monotonic(), time.thread_time()
         try:
             now = measure(self._dataset, CLOSE_PATHS if self._is_close else PATHS)
         except Exception:  # there is no /proc, or a thread of the dataset changes a container meanwhile
@@ -201,10 +202,11 @@ class Watch:
             self._first_samples = 0 if self._is_forked else self._port.samples
         with contextlib.suppress(OSError):  # the dataset may have closed the file
             self._status.put("growth", self._look_of(now))
-        cost_s = time.thread_time() - start
-        age_s = time.monotonic() - self._started
+        end = time.monotonic()
+        cost_s = time.thread_time() - start_cpu
+        age_s = end - self._started
         every_s = min(self._every_s, max(FIRST_S, age_s / 2))  # soon at first, because the epoch may be short
-        return max(every_s, (CLOSE_RARE if self._is_close else RARE) * cost_s)
+        return max(every_s, (CLOSE_RARE if self._is_close else RARE) * cost_s, WAITING_RARE * (end - start))
 
     def _look_of(self, now: list[LargePart]) -> dict[str, Any]:
         """Returns the measurement for JSON. If there is not enough room, it leaves out the parts that grew least."""

@@ -20,7 +20,7 @@ _Result = TypeVar("_Result")
 
 
 _SIGNALS = tuple(map(int, signal.valid_signals()))
-_FREEING_S = 1.0  # if an instruction takes longer than that, it is not the freeing that takes it
+_FREEING_S = 2.0  # if an instruction takes that long after the last __del__, it is not the freeing that takes it
 _get_handler = getattr(signal.getsignal, "__wrapped__", signal.getsignal)  # without the enums, which take longer
 
 
@@ -36,32 +36,43 @@ def raised_later() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        _thread.start_new_thread(_interrupt_after, (_freeing(),))
+        try:
+            freeing = _freeing()
+        except KeyboardInterrupt:  # pressed twice
+            freeing = _freeing()
+        _thread.start_new_thread(_interrupt_after, (freeing,))
 
 
 def _freeing() -> tuple[int, int] | None:
-    """Returns the frame that frees the object of the outermost __del__, and where it is."""
+    """Returns the frame that frees the object of the outermost __del__, and where it is. A generator may be freed
+    itself."""
     found = None
     for frame in _with_callers(sys._getframe(1)):
         if frame.f_code.co_name == "__del__" and frame.f_back is not None:
-            found = id(frame.f_back), frame.f_back.f_lasti
-    return found
+            found = frame.f_back
+    while found is not None and found.f_code.co_flags & inspect.CO_GENERATOR and found.f_back is not None:
+        found = found.f_back
+    return None if found is None else (id(found), found.f_lasti)
 
 
 def _interrupt_after(freeing: tuple[int, int] | None) -> None:
     """Sends SIGINT to the main thread once that has freed an object. Until then, Python prints and forgets exceptions:
-    those of its __del__, and those of the callbacks of weak references to its attributes."""
+    those of its __del__, and those of the callbacks of weak references to its attributes. A program that ends with the
+    freeing ends without the interrupt."""
     main = threading.main_thread().ident
     assert main is not None
     deadline = time.monotonic() + _FREEING_S
-    while freeing in _instructions_of(main) and time.monotonic() < deadline:
+    while freeing in (found := {(id(frame), frame.f_lasti): frame.f_code.co_name for frame in _frames_of(main)}):
+        if "__del__" in found.values():
+            deadline = time.monotonic() + _FREEING_S
+        elif time.monotonic() > deadline:
+            break
         time.sleep(0.001)
     signal.pthread_kill(main, signal.SIGINT)
 
 
-def _instructions_of(thread: int) -> list[tuple[int, int]]:
-    """Returns the frames of a thread, and where each is."""
-    return [(id(frame), frame.f_lasti) for frame in _with_callers(sys._current_frames().get(thread))]
+def _frames_of(thread: int) -> Iterator[FrameType]:
+    return _with_callers(sys._current_frames().get(thread))
 
 
 def _is_handler(frame: FrameType) -> bool:

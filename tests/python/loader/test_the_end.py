@@ -347,6 +347,29 @@ STATES = {
     weakref.finalize(iterator._engine, time.sleep, 0.2)
     del iterator
 """,
+    "in the __del__ of another object": """
+    class Owner:
+        def __del__(self):
+            del self.iterator
+            time.sleep(2.5)
+    owner = Owner()
+    owner.iterator = make(sleep, shutdown_timeout=2)
+    next(owner.iterator)
+    wait_for_sleepers()
+    del owner
+""",
+    "in a generator that ends": """
+    def batches():
+        try:
+            for batch in make(sleep, shutdown_timeout=2):
+                yield batch
+        finally:
+            time.sleep(0.2)
+    generator = batches()
+    next(generator)
+    wait_for_sleepers()
+    del generator
+""",
     "in the middle of a restart": """
     iterator = make(die)
     after(BaseProcess, "start", "now", wait_for_ctrl_c)
