@@ -21,7 +21,7 @@ from headrace.torch._samplers.lists import Lists
 from loaders import only_headrace
 from torch.utils.data import BatchSampler, SubsetRandomSampler
 
-pytestmark = only_headrace
+pytestmark = [only_headrace, pytest.mark.timeout(900)]
 
 BUDGET_S = 150.0  # of CPU: slow and busy cores take longer
 Patch = pytest.MonkeyPatch

@@ -189,6 +189,12 @@ def test_mapping_is_found(leftovers: Leftovers) -> None:
     assert left["mappings"] == {"/memfd:headrace-leftovers"}
 
 
+def test_blocked_signal_is_found(leftovers: Leftovers) -> None:
+    before, left = new(leftovers, lambda: signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2}))
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert left["blocked signals"] == {signal.SIGUSR2}
+
+
 def test_leftovers_are_empty_after_a_clean_test(leftovers: Leftovers) -> None:
     def act() -> None:
         with holder(*NAMES, "leftovers-test-tmp"), tempfile.NamedTemporaryFile():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds what a test has left behind: files, processes, sockets, descriptors and mappings.
+"""Finds what a test has left behind: files, processes, sockets, descriptors, mappings, and signals that stay blocked.
 
 Other programs use /dev/shm and /tmp too, and another run of these tests may be in progress. So something counts only if
 its name is headrace's, torch's or multiprocessing's and a process of this run has made it or holds it, or if it lies in
@@ -14,6 +14,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -162,6 +163,7 @@ class Leftovers:
             "sockets": self._sockets(),
             "descriptors": {one for one in _open_descriptors() if one[0] not in descriptors},
             "mappings": set(_MAPPING.findall(pathlib.Path("/proc/self/maps").read_text())),
+            "blocked signals": {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())},
         }
 
     def left(self, before: State, patience_s: float = PATIENCE_S, meant: Collection[str] = ()) -> State:

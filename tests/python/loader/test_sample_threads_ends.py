@@ -165,8 +165,8 @@ class SignalBefore(threading.Event):
     def wait(self, timeout: float | None = None) -> bool:
         assert timeout is not None, "the signal would not be noticed"
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        os.kill(os.getpid(), signal.SIGINT)
         try:
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)  # another thread would take that of os.kill
             return super().wait(timeout)
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
