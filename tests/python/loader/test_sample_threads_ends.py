@@ -77,10 +77,13 @@ def test_ctrl_c_during_a_sample_loses_no_batch(kind: Any, workers: int, at: int,
 
     def make(index: int) -> int:
         if index == at and marks.first("interrupted"):
+            assert until(lambda: marks.has("begun"), DEADLINE_S)  # workers make samples before iter() returns
             os.kill(trainer, signal.SIGINT)
         return index
 
-    found, interruptions = interrupted(iter(loader_of(kind, make, workers)))
+    iterator = iter(loader_of(kind, make, workers))
+    marks.first("begun")
+    found, interruptions = interrupted(iterator)
     assert flat(found) == list(range(COUNT))
     assert interruptions == 1
     assert until(lambda: not threads_of_samples(), DEADLINE_S)
