@@ -312,6 +312,12 @@ def make(act, **options):
     next(iterator)
     return iterator
 
+def make_sleepers():
+    iterator = make(sleep, shutdown_timeout=2)
+    next(iterator)
+    wait_for_sleepers()
+    return iterator
+
 if __name__ == "__main__":
 {state}
     for _ in range(600):
@@ -324,15 +330,11 @@ STATES = {
     print("now", flush=True)
 """,
     "in close": """
-    iterator = make(sleep, shutdown_timeout=2)
-    next(iterator)
-    wait_for_sleepers()
+    iterator = make_sleepers()
     iterator.close()
 """,
     "in __del__": """
-    iterator = make(sleep, shutdown_timeout=2)
-    next(iterator)
-    wait_for_sleepers()
+    iterator = make_sleepers()
     del iterator
 """,
     "in __del__, which ends late": """
@@ -341,9 +343,7 @@ STATES = {
         start(*args)
         time.sleep(0.2)  # the thread runs now
     signals._thread.start_new_thread = start_and_wait
-    iterator = make(sleep, shutdown_timeout=2)
-    next(iterator)
-    wait_for_sleepers()
+    iterator = make_sleepers()
     weakref.finalize(iterator._engine, time.sleep, 0.2)
     del iterator
 """,
@@ -353,9 +353,7 @@ STATES = {
             del self.iterator
             time.sleep(2.5)
     owner = Owner()
-    owner.iterator = make(sleep, shutdown_timeout=2)
-    next(owner.iterator)
-    wait_for_sleepers()
+    owner.iterator = make_sleepers()
     del owner
 """,
     "in a generator that ends": """

@@ -292,16 +292,27 @@ def test_at_most_a_quarter_of_the_limit_is_registered(flawless: Simulated) -> No
     assert loader.report()["device"]["is_full"]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("limit", [1 << 20, 2 << 20, 3 << 20])
-def test_small_limits_copy_nothing_and_lose_nothing(flawless: Simulated, limit: int, workers: int) -> None:
-    """With two workers, a batch that waits for its turn is copied when the worker whose turn it is finds no room."""
+SMALL = pytest.mark.parametrize("limit", [1 << 20, 2 << 20, 3 << 20])
+
+
+def check_small(flawless: Simulated, limit: int, workers: int) -> Any:
     loader = loader_of(Wide(), arena_limit=limit, num_workers=workers)
     for _ in range(3):
         flawless.go.clear()
         check(loader)
-    if workers == 1:
-        assert loader.report()["copied"] <= 1  # the first one, before the arena knows that batches are sent
+    return loader
+
+
+@SMALL
+def test_small_limits_of_two_workers_lose_nothing(flawless: Simulated, limit: int) -> None:
+    """A batch that waits for its turn is copied when the worker whose turn it is finds no room."""
+    check_small(flawless, limit, 2)
+
+
+@SMALL
+def test_small_limits_copy_nothing_and_lose_nothing(flawless: Simulated, limit: int) -> None:
+    loader = check_small(flawless, limit, 1)
+    assert loader.report()["copied"] <= 1  # the first one, before the arena knows that batches are sent
 
 
 def test_larger_batches_take_memory_of_registered_slots(flawless: Simulated) -> None:
