@@ -70,8 +70,10 @@ class Claims:
         """Runs the tests like pytest's own loop. It takes the next file before the last test of the one before."""
         items = self.items(session)
         item = next(items, None)
+        running = self.folder / f"running-{os.getpid()}"  # for run_tests.py, if this process dies
         while item is not None:
             following = next(items, None)
+            running.write_text(item.nodeid)
             item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
             if session.shouldfail:
                 raise session.Failed(session.shouldfail)

@@ -139,11 +139,17 @@ class Pytest:
             with self.log.open("wb") as log:
                 self.process = subprocess.Popen(command, cwd=ROOT, stdout=log)
 
-    def finish(self) -> Tally:
+    def finish(self, claims: Path) -> Tally:
         status = self.process.wait()
         if self.log.exists():
             print(self.log.read_text(errors="replace"), end="", flush=True)
-        if not self.report.exists():  # a test, or what it imports, has ended pytest by os._exit
+        if not self.report.exists():  # by os._exit or a signal, in a test, in what it imports or in what it has left
+            running = claims / f"running-{self.process.pid}"  # conftest.py writes it
+            test = running.read_text() if running.exists() else "no test yet"
+            print(
+                f"run_tests.py: a run of pytest ended with status {status}, and its results are lost: {test}",
+                flush=True,
+            )
             return Tally(failed=1)
         return count_report(self.report).with_status(status)
 
@@ -156,7 +162,7 @@ def run_python_tests(files: list[str], *options: str) -> tuple[Tally, list[Path]
         runs = [Pytest(number, arguments) for number in range(min(RUNS, len(files)))]
         tally = Tally()
         for run in runs:
-            tally += run.finish()
+            tally += run.finish(Path(claims))
     if tally == Tally():  # the words name files, but no tests
         tally = Tally(failed=1)
     return tally, [run.costs for run in runs if run.costs.exists()]

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The last line of `make test` and `make check` counts tests and checks."""
 
+import re
+
 import check
 import pytest
 import run_tests
@@ -70,3 +72,27 @@ def test_an_unknown_check_is_named_with_what_exists(run_tool):
     result = run_tool("check.py", "taste")
     assert result.returncode == 2
     assert "no check taste; there is tidy, tsan" in result.stderr
+
+
+DIES = """
+import os, shutil
+
+def test_passes():
+    pass
+
+def test_dies():
+    shutil.rmtree(os.environ["HEADRACE_CACHE"])  # which conftest.py would have removed at the end
+    os._exit(3)
+"""
+
+
+def test_run_of_pytest_that_dies_names_its_test(tmp_path, monkeypatch, capfd):
+    (tmp_path / "build").mkdir()
+    (tmp_path / "conftest.py").symlink_to(ROOT / "tests/conftest.py")
+    file = tmp_path / "test_dies.py"
+    file.write_text(DIES)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(run_tests, "ROOT", tmp_path)
+    run = run_tests.Pytest(1, [f"--config-file={ROOT / 'pyproject.toml'}", f"--claims={tmp_path}", str(file)])
+    assert run.finish(tmp_path) == Tally(failed=1)
+    assert re.search(r"ended with status 3, .*: \S*::test_dies\n", capfd.readouterr().out)
