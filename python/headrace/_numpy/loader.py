@@ -34,6 +34,7 @@ from headrace.sampling._plan import Plan
 from headrace.sampling._windows import Windows
 
 _PRELOAD = ["numpy.random", "headrace._numpy.batch_maker"]
+_OF_WORKERS = ("dataset", "collate_fn", "worker_init_fn", "num_workers", "prefetch_factor", "multiprocessing_context")
 
 
 @_options.documented("numpy")
@@ -56,7 +57,8 @@ class Loader(Options):
         multiprocessing_context: the name of a start method, or a context. None: the interpreter's default. "headrace"
             and "forkserver": workers are forked from a server that has imported the script once.
         prefetch_factor: batches in flight per worker.
-        persistent_workers: keep the workers for the next epoch.
+        persistent_workers: keep the workers for the next epoch. New ones are started if the dataset, collate_fn,
+            worker_init_fn, num_workers, prefetch_factor or multiprocessing_context was replaced by another object.
         in_order: deliver the batches in order. False: deliver them as they arrive.
         {options}
 
@@ -133,6 +135,7 @@ class Loader(Options):
         self.in_order = in_order
         self._is_iterable = _options.is_iterable_only(dataset)
         self._iterator: WorkerIterator | None = None  # the one with workers that persist
+        self._given: tuple[Any, ...] = ()  # what they were started with
         self._kept = PerLoader(callers.line_of_caller())
         if isinstance(batch_sampler, Plan):  # its ranks are compared
             self._kept.position.made_by = callers.place_of_caller()
@@ -344,11 +347,15 @@ class Loader(Options):
         return iterator
 
     def _over_workers(self, any_loader: AsAnyLoader, epoch: int, places: WorkerPositions | None) -> WorkerIterator:
-        """Returns the iterator over workers that persist, or a new one."""
+        """Returns the iterator over workers that persist, or a new one, also if what the workers have was replaced."""
         iterator = self._iterator
+        given = tuple(getattr(self, name) for name in _OF_WORKERS)
+        if iterator is not None and any(one is not other for one, other in zip(given, self._given, strict=True)):
+            self._end_workers()
+            iterator = None
         if iterator is None or not self.persistent_workers or iterator.is_closed:
             iterator = WorkerIterator(any_loader, epoch, places)
-            self._iterator = iterator if self.persistent_workers else None
+            self._iterator, self._given = (iterator, given) if self.persistent_workers else (None, ())
         return iterator
 
     def report(self) -> dict[str, Any]:
@@ -387,7 +394,7 @@ class Loader(Options):
         return self._kept.report(AsAnyLoader(self))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_iterator": None, "_kept": self._kept.copied(), "_context": self._method}
+        return {**self.__dict__, "_iterator": None, "_given": (), "_kept": self._kept.copied(), "_context": self._method}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

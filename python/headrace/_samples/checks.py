@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from headrace._base import lookup
+from headrace._base import exception_text, lookup
 from headrace._base.help_key import help_on
 from headrace._samples import random_numbers
 from headrace._samples.compare import difference
@@ -182,22 +182,34 @@ def say_stale(name: str, index: int, where: str, version: str) -> str:
     )
 
 
+def _compare(make: Callable[[int], Any], index: int, before: Any) -> tuple[str | None, Exception | None]:
+    """Returns what differs if a kept sample is made again, and the exception if the dataset raises one now."""
+    try:
+        return _differs(before, make(index)), None
+    except SamplesDiffer:
+        raise
+    except Exception as error:
+        return f"the dataset now raises {exception_text.in_words(error)}", error
+
+
 def check_not_stale(
     make: Callable[[int], Any], kept: Callable[[int], Any], name: str, version: str, drawing: Drawing
 ) -> None:
-    """Makes some samples that are kept again, and raises SamplesDiffer if they differ."""
+    """Makes some samples that are kept again, and raises SamplesDiffer if they differ, or cannot be made any more."""
     compared = 0
     with _all_kept(drawing.own):
         for index in random.Random().sample(range(drawing.count), min(_TRIED, drawing.count)):
             try:
                 before = kept(index)
-                now = make(index)
             except SamplesDiffer:
                 raise
-            except Exception:  # it is not kept, or the loader raises what the dataset does
+            except Exception:  # it is not kept
                 continue
-            if where := _differs(before, now):
-                raise SamplesDiffer(say_stale(name, index, where, version))
+            where, error = _compare(make, index, before)
+            if error is not None:  # a file system may have failed for a moment
+                where, error = _compare(make, index, before)
+            if where:
+                raise SamplesDiffer(say_stale(name, index, where, version)) from error
             compared += 1
             if compared == _STALE:
                 return

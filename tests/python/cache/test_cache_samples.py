@@ -465,14 +465,42 @@ class FromFile:
         return {"x": np.array([int(self.path.read_text()), index])}
 
 
-def test_samples_of_other_data_are_an_error(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("2", r"differs \(sample\['x'\]: values of a int64 array"),
+        ("two", r"differs \(the dataset now raises ValueError: invalid literal"),
+        (None, r"differs \(the dataset now raises FileNotFoundError"),
+    ],
+)
+def test_samples_of_other_data_are_an_error(tmp_path: pathlib.Path, text: str | None, where: str) -> None:
     path = tmp_path / "data"
     path.write_text("1")
     loader = headrace.Loader(FromFile(path), 2, cache="8M")
     list(loader)
-    path.write_text("2")
-    with pytest.raises(headrace.SamplesDiffer, match=r"sample \d differs \(sample\['x'\]: values of a int64 array"):
+    if text is None:
+        path.unlink()
+    else:
+        path.write_text(text)
+    with pytest.raises(headrace.SamplesDiffer, match=rf"sample \d {where}"):
         list(headrace.Loader(FromFile(path), 2, cache="8M"))
+
+
+def test_dataset_that_fails_for_a_moment_is_asked_again(counted: Counted) -> None:
+    class Failing(Counted):
+        fails = 0
+
+        def __getitem__(self, index: int) -> Any:
+            if type(self).fails > 0:
+                type(self).fails -= 1
+                raise OSError("stale file handle")
+            return super().__getitem__(index)
+
+    cached = _new(Failing(counted.folder))
+    kept = [cached[index][0] for index in range(counted.count)]
+    Failing.fails = 1
+    cached.begin(True)
+    assert Failing.fails == 0 and torch.equal(cached[0][0], kept[0])
 
 
 def test_changed_sources_or_length_make_the_samples_again(

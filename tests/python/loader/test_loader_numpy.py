@@ -125,6 +125,23 @@ def test_an_epoch_counts_itself() -> None:
     assert [b["int"].tolist() for b in loader] == first != second
 
 
+def test_what_was_replaced_reaches_workers_that_persist() -> None:
+    def loaded() -> Any:
+        return [list(batch) for batch in loader], {worker["pid"] for worker in loader.report()["per_worker"]}
+
+    loader = headrace.Loader(range(4), 2, num_workers=1, persistent_workers=True, multiprocessing_context="fork")
+    pids = loaded()[1]
+    assert loaded() == ([[0, 1], [2, 3]], pids)
+    loader.dataset = range(10, 14)
+    assert loaded()[0] == [[10, 11], [12, 13]]
+    loader.collate_fn = sorted
+    assert loaded()[0] == [[10, 11], [12, 13]]
+    loader.collate_fn = lambda batch: [-sum(batch)]
+    loader.num_workers = 2
+    batches, pids = loaded()
+    assert batches == [[-21], [-25]] and len(pids) == 2
+
+
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_an_iterable_dataset_is_delivered_once(workers: int) -> None:
     batches = list(headrace.Loader(Numbers(17), batch_size=2, num_workers=workers))
