@@ -101,6 +101,12 @@ NAMES = (
     Name("torch.utils.data._utils.collate.default_collate_fn_map", "2.0", OPTIONAL, "collating in C"),
     Name("torch.utils.data._utils.collate.default_convert", "2.0", OPTIONAL, "a faster default_convert"),
     Name("torch.utils.data._utils.fetch._MapDatasetFetcher", "2.0", OPTIONAL, "gathering rows, and collating in C"),
+    Name(
+        "torch.utils.data._utils.fetch._IterableDatasetFetcher",
+        "2.0",
+        OPTIONAL,
+        "collating in C, and a batch after Ctrl-C",
+    ),
     Name("torch._C._len_torch_function_stack", "2.0", OPTIONAL, "gathering the rows of a TensorDataset in C"),
     Name("torch._C._functorch.peek_interpreter_stack", "2.0", OPTIONAL, "seeing that torch.func transforms a loop"),
     Name("torch.autograd.forward_ad._current_level", "2.0", OPTIONAL, "gathering the rows of a TensorDataset in C"),

@@ -125,7 +125,7 @@ def test_an_epoch_counts_itself() -> None:
     assert [b["int"].tolist() for b in loader] == first != second
 
 
-def test_what_was_replaced_reaches_workers_that_persist() -> None:
+def test_replaced_dataset_reaches_workers_that_persist() -> None:
     def loaded() -> Any:
         return [list(batch) for batch in loader], {worker["pid"] for worker in loader.report()["per_worker"]}
 

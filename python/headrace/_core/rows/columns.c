@@ -27,9 +27,28 @@ static bool fits_column(struct reading *reading, const struct hr_array *row) {
     return fits;
 }
 
+static bool has_strides(const int64_t *strides, const int64_t *others, uint32_t ndim) {
+    if (!strides || !others) return strides == others;
+    return memcmp(strides, others, ndim * sizeof *strides) == 0;
+}
+
+/* Returns the strides of a row, NULL: C order. torch.stack chooses the memory format of its result by all strides, also
+ * those of dimensions of size 1. */
+static const int64_t *strides_of(const struct hr_array *row, bool is_of_torch) {
+    int64_t expected = 1;
+    bool is_exact = true;
+    for (uint32_t i = row->ndim; i-- > 0;) {
+        is_exact = is_exact && row->strides[i] == expected;
+        expected *= row->shape[i] > 0 ? row->shape[i] : 1;
+    }
+    return is_exact || (!is_of_torch && array_is_c_order(row)) ? NULL : row->strides;
+}
+
 static enum found add_piece(struct reading *reading, const struct hr_array *row, struct hr_piece piece) {
     struct hr_column *column = reading->column;
+    const struct hr_piece *first = column->piece_count ? reading->pieces : &piece;
     if (!fits_column(reading, row)) return FOUND_NOT;
+    if (reading->columns->has_tensors && !has_strides(first->strides, piece.strides, row->ndim)) return FOUND_NOT;
     piece.first_row = column->row_count;
     column->row_count += piece.row_count;
     reading->pieces[column->piece_count++] = piece;
@@ -71,7 +90,7 @@ static enum found read_array(struct reading *reading, PyObject *object) {
     struct hr_piece piece = {.data = array.data,
                              .row_count = (uint64_t)array.shape[0],
                              .stride_bytes = array.strides[0] * item_bytes,
-                             .strides = array_is_c_order(&row) ? NULL : row.strides};
+                             .strides = strides_of(&row, is_of_torch)};
     return add_piece(reading, &row, piece);
 }
 

@@ -123,7 +123,7 @@ class BatchMaker(DatasetBatchMaker):
         packed = names_of(self.collate_fn)
         self.flavor = _core.FLAVOR_TENSOR if packed is None else packed
         is_known = packed is not None or default_collate.is_torchs(self.collate_fn)
-        self.collates_in_c = self.auto_collation and is_known
+        self.collates_in_c = self.auto_collation and is_known and originals.fetches()
         if not self.auto_collation and _default_convert is not None and self.collate_fn is _default_convert:
             self.collate_fn = _convert
         self._finishing: Any = deferred.Passing()

@@ -16,7 +16,7 @@ from headrace._loader.start import contexts
 from headrace._ranks import worker_count
 from headrace.torch._loader import base, in_process, plain, workers
 from headrace.torch._loader.as_any import AsAnyLoader
-from headrace.torch._own import classes, loaders, table
+from headrace.torch._own import classes, loaders, originals, table
 
 _PRELOAD = ["numpy.random", "headrace.torch._batches.worker"]
 
@@ -78,7 +78,8 @@ def _iterator_in_process(loader: classes.DataLoader[Any]) -> Any:
         return loaders.torchs_iterator(loader)
     any_loader = AsAnyLoader(loader)
     settings = any_loader.settings()
-    if loaders.is_wrapped and not settings.is_per_sample:
+    is_changed = loaders.is_wrapped or (any_loader.is_iterable and not originals.fetches())
+    if is_changed and not settings.is_per_sample:  # shortcut: samples-in-process
         return _torchs_iterator(loader)
     any_loader.kept.told.discard(UNCOUNTED)
     return in_process.InProcessIterator(any_loader, settings)

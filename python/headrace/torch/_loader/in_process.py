@@ -49,6 +49,7 @@ class InProcessIterator(CheckedIterator, InProcess, classes.SingleProcessIterato
         self._profile_name = f"enumerate(DataLoader)#{classes.SingleProcessIterator.__name__}.__next__"
         if beginning is None:
             seed, samples = self._seed(settings), self._dataset_fetcher.dataset_iter
+            self._samples = samples
             collate = finishing if settings.is_per_sample else None
             last = None if self._iterable_epoch is None else self._iterable_epoch.last_state
             self._use_samples(samples, 0, bool(self._drop_last), settings, collate, seed, last)
@@ -116,8 +117,10 @@ class InProcessIterator(CheckedIterator, InProcess, classes.SingleProcessIterato
             return data
         if self._made_by is not None:
             data = self._made_by(drawn)
+        elif self._iterable_epoch is not None:
+            data = iterators.collate_samples(fetcher, self._samples, drawn, self._auto_collation)
         else:
-            data = fetcher.fetch(drawn) if self._iterable_epoch is None else fetcher.collate_fn(drawn)
+            data = fetcher.fetch(drawn)
         if proof is not None:
             proof.compare(data)
         return data

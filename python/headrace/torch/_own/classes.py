@@ -56,6 +56,7 @@ BaseIterator: Any = torch_names.find(f"{DATA}._BaseDataLoaderIter")
 SingleProcessIterator: Any = torch_names.find(f"{DATA}._SingleProcessDataLoaderIter")
 MultiProcessingIterator: Any = torch_names.find(f"{DATA}._MultiProcessingDataLoaderIter")
 DatasetKind: Any = torch_names.find(f"{DATA}._DatasetKind")
+IterableFetcher: Any = torch_names.find(f"{UTILS}.fetch._IterableDatasetFetcher")
 InfiniteConstantSampler: Any = torch_names.find(f"{DATA}._InfiniteConstantSampler")
 ExceptionWrapper: Any = torch_names.find("torch._utils.ExceptionWrapper")
 DataPipes: Any = tuple(

@@ -11,8 +11,8 @@ import torch
 import torch.utils.data
 
 from headrace._base import signals
-from headrace.torch._own import loaders
-from headrace.torch._own.classes import BaseIterator, MultiProcessingIterator
+from headrace.torch._own import loaders, originals
+from headrace.torch._own.classes import BaseIterator, IterableFetcher, MultiProcessingIterator
 
 profiler: Any = torch.autograd.profiler
 
@@ -62,6 +62,23 @@ def fetches_as_made(fetcher: Any, dataset: Any, collate_fn: Any) -> bool:  # sho
     """Returns True if a fetcher is still what an iterator has made it of."""
     is_same = fetcher.dataset is dataset and fetcher.collate_fn is collate_fn
     return is_same and "fetch" not in vars(fetcher)
+
+
+def collate_samples(fetcher: Any, taken_from: Any, samples: Any, is_batch: bool) -> Any:  # shortcut: samples-in-process
+    """Returns the batch of samples that were taken from an iterable dataset, where torch would call the fetcher: what a
+    program has put in the place of its `fetch` gets them. Raises RuntimeError for another fetcher or source."""
+    if type(fetcher) is not IterableFetcher or fetcher.dataset_iter is not taken_from:
+        raise RuntimeError(
+            "headrace: _dataset_fetcher of this iterator, or its dataset_iter, was replaced after iter(loader), and "
+            "samples were taken from the old one already; wrap the dataset, or replace torch's fetcher before iter()"
+        )
+    if originals.fetches() and "fetch" not in vars(fetcher):
+        return fetcher.collate_fn(samples)
+    fetcher.dataset_iter = iter(samples if is_batch else [samples])
+    try:
+        return fetcher.fetch([None] * len(samples) if is_batch else None)
+    finally:
+        fetcher.dataset_iter = taken_from
 
 
 class _SeededIterator(MultiProcessingIterator or object):  # type: ignore[misc]

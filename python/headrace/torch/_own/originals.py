@@ -21,6 +21,7 @@ from headrace._tensors import torch_names
 from headrace.torch._own.classes import (
     UTILS,
     BatchSampler,
+    DatasetKind,
     DistributedSampler,
     RandomSampler,
     SequentialSampler,
@@ -69,9 +70,9 @@ def _code_row(function: Any, names: dict[str, Any], qualified_name: str) -> _Row
 
 
 def _method(kind: type, name: str) -> Iterable[_Row]:
-    """Yields the rows of a method or property that one of torch's classes has itself."""
+    """Yields the rows of a method, static method or property that one of torch's classes has itself."""
     found = lookup.static_dict(kind).get(name)
-    function = found.fget if isinstance(found, property) else found
+    function = found.fget if isinstance(found, property) else getattr(found, "__func__", found)
     yield _code_row(function, vars(sys.modules[kind.__module__]), f"{kind.__qualname__}.{name}")
     yield kind, name, found
 
@@ -115,9 +116,14 @@ def has_own_methods(kind: type) -> bool:
 
 # ---- batches ----
 
-_DATASETS = (TensorDataset, Subset, ConcatDataset)
+# torch's datasets, and their attributes that headrace takes from the __dict__ of an object.
+_DATASETS = {
+    TensorDataset: ("tensors",),
+    Subset: ("dataset", "indices"),
+    ConcatDataset: ("datasets", "cumulative_sizes"),
+}
 _COLLATE: Any = sys.modules.get(f"{UTILS}.collate")
-_FETCHER: Any = torch_names.find(f"{UTILS}.fetch._MapDatasetFetcher")
+_FETCH: Any = sys.modules.get(f"{UTILS}.fetch")
 
 
 def _collate_rows() -> Iterable[_Row]:
@@ -139,12 +145,19 @@ def _collate_rows() -> Iterable[_Row]:
 
 
 def _fetch_rows() -> Iterable[_Row]:
-    yield from _method(_FETCHER, "fetch")
+    """Yields the rows of what makes torch's fetchers, and of these."""
+    names = vars(_FETCH)
+    for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
+        yield names, name, names[name]
+        yield from _method(names[name], "fetch")
+    yield from _method(DatasetKind, "create_fetcher")
 
 
 def _dataset_rows() -> Iterable[_Row]:
-    for kind in _DATASETS:
+    for kind, attributes in _DATASETS.items():
         yield from _lookups(kind)
+        for name in attributes:
+            yield kind, name, ...  # no property
         for name in ("__getitem__", "__getitems__"):
             if name in lookup.static_dict(kind):
                 yield from _method(kind, name)
@@ -156,7 +169,7 @@ def _dataset_rows() -> Iterable[_Row]:
 
 
 def _made(*parts: Any) -> Originals | None:
-    if _COLLATE is None or _FETCHER is None or not torch_names.find(f"{UTILS}.collate.default_collate_fn_map"):
+    if None in (_COLLATE, _FETCH, DatasetKind) or not torch_names.find(f"{UTILS}.collate.default_collate_fn_map"):
         return None
     try:
         return Originals(tuple(row for part in parts for row in part()))
@@ -176,7 +189,7 @@ def collates() -> bool:
 
 
 def fetches() -> bool:
-    """Returns True if torch's fetcher takes the samples of a map-style dataset by its own code."""
+    """Returns True if torch's fetchers take the samples of a dataset, and collate them, by their own code."""
     return _fetching is not None and _fetching.hold()
 
 

@@ -6,11 +6,12 @@ A sampler is known by its exact class, because a subclass may give other indices
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from headrace._base import signals
+from headrace._base import lookup, signals
 from headrace.sampling import _exact
 from headrace.sampling._epoch_indices import (
     EpochIndices,
@@ -133,10 +134,18 @@ def _indices_in(index_sampler: Any, is_torchs: bool, dataset: Any, rank: int) ->
         found.check_dataset(dataset)
     else:
         _exact.check(sampler, samplers_of(sampler))
+        if size and _begins_again(sampler):
+            sampler, size, drop_last = index_sampler, 0, False
         found = ForeignIndices(sampler, length_of(dataset), size, drop_last, rank)
     if size and not drop_last:  # torch's BatchSampler reads its batch_size for each batch then
         found.sizes = index_sampler
     return found
+
+
+def _begins_again(sampler: Any) -> bool:
+    """Returns True if a sampler is its own iterator, with an `__iter__` in Python. torch's BatchSampler calls iter() of
+    the iterator for each batch, or for each place in a batch, so only it knows which indices come."""
+    return lookup.has_special(sampler, "__next__") and inspect.isfunction(lookup.static(type(sampler), "__iter__"))
 
 
 def at_begin(index_sampler: Any, indices: EpochIndices, dataset: Any) -> EpochIndices:
