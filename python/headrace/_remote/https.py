@@ -71,21 +71,36 @@ def look(address: Address, text: str, given: Mapping[str, Any]) -> Found:
     check_encryption(address.shown, address.url, given)
     with _request(address, given, {"Range": f"bytes=0-{HEAD_BYTES - 1}"}) as answer:
         _check_encoding(address, answer)
-        etag, modified = answer.getheader("ETag"), answer.getheader("Last-Modified")
-        version = addresses.version_of(etag, modified, given.get("version"))
-        size = _size_of(address, answer)
-        if version is None:
-            raise failures.is_unusable(
-                address.shown,
-                "the server gives it neither an ETag nor a time, so a replaced object could not be noticed. "
-                'storage={"version": "size"} reads it all the same',
-            )
-        if answer.status == 416:
-            return Found(0, version, b"")
-        head = bytes(_read_exactly(answer, min(size, HEAD_BYTES)))
-        if answer.status == 200 and size > len(head):
-            answer.close()
-        return Found(size, version, head)
+        version, size = _version_in(answer, given), _size_of(address, answer)
+        if answer.status != 416:
+            known = _need_version(address, version)
+            head = bytes(_read_exactly(answer, min(size, HEAD_BYTES)))
+            if answer.status == 200 and size > len(head):
+                answer.close()
+            return Found(size, known, head)
+    return Found(0, _need_version(address, version or _version_of_empty(address, given)), b"")
+
+
+def _version_in(answer: http.client.HTTPResponse, given: Mapping[str, Any]) -> str | None:
+    return addresses.version_of(answer.getheader("ETag"), answer.getheader("Last-Modified"), given.get("version"))
+
+
+def _version_of_empty(address: Address, given: Mapping[str, Any]) -> str | None:
+    """Asks for all of an empty object: some servers refuse a part of it without its version."""
+    with _request(address, given, {}) as answer:
+        if answer.getheader("Content-Length") != "0":
+            raise Passing("an object that was empty, and is not empty any more")
+        return _version_in(answer, given)
+
+
+def _need_version(address: Address, version: str | None) -> str:
+    if version is None:
+        raise failures.is_unusable(
+            address.shown,
+            "the server gives it neither an ETag nor a time, so a replaced object could not be noticed. "
+            'storage={"version": "size"} reads it all the same',
+        )
+    return version
 
 
 def _size_of(address: Address, answer: http.client.HTTPResponse) -> int:

@@ -103,7 +103,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(412, b"changed")
             return
         if "Range" in self.headers and first >= len(data):
-            self._answer(416, b"", {"Content-Range": f"bytes */{len(data)}", "ETag": etag})
+            version = {} if owner.refuses_without_etag else {"ETag": etag}
+            self._answer(416, b"", {"Content-Range": f"bytes */{len(data)}", **version})
             return
         self._send_part(owner, data, first, last, etag, fault)
 
@@ -182,7 +183,7 @@ class RemoteServer:
         self.redirects: dict[str, str] = {}
         self.refused: set[str] = set()
         self.latency_s = 0.0
-        self.ignores_if_match = self.ignores_range = False
+        self.ignores_if_match = self.ignores_range = self.refuses_without_etag = False
         self.requests: list[tuple[str, dict[str, str]]] = []
         self.statuses: Counter[int] = Counter()
         self.sent_bytes = 0

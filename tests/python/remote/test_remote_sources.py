@@ -160,6 +160,15 @@ def test_replaced_object_is_noticed_without_if_match(server: RemoteServer) -> No
         remote[3000]
 
 
+@pytest.mark.parametrize("refuses", [False, True])
+def test_empty_object_has_a_version(server: RemoteServer, refuses: bool) -> None:
+    """Some servers refuse the first part of it without an ETag."""
+    server.refuses_without_etag = refuses
+    server.files["empty"] = b""
+    objects = sources.Objects(server.url("{empty,a.bin}"), storage=QUICK)
+    assert [bytes(objects[index]) for index in range(2)] == [b"", server.files["a.bin"]]
+
+
 def test_absent_and_refused_objects_are_errors_at_once(server: RemoteServer) -> None:
     with pytest.raises(FileNotFoundError, match=r"none\.bin does not exist \(status 404\).*remote-absent"):
         sources.Tokens(server.url("none.bin"), length=5)
