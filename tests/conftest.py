@@ -39,6 +39,7 @@ class Claims:
         self.folder = folder
         self.paths, config.args = config.args, []  # pytest itself collects nothing
         self.files: list[pytest.File] = []
+        self.running = folder / f"running-{os.getpid()}"  # for run_tests.py, if this process dies
 
     def take(self, file: pathlib.Path) -> bool:
         """Takes a file of tests. Returns False if another run has taken it."""
@@ -57,7 +58,8 @@ class Claims:
         for number, file in enumerate(self.files, start=1):
             if not self.take(file.path):
                 continue
-            items = list(session.genitems(file))  # imports the file
+            self.running.write_text(f"the import of {file.path}")
+            items = list(session.genitems(file))
             session.config.hook.pytest_collection_modifyitems(session=session, config=session.config, items=items)
             huge_pages.collapse()
             collected += len(items)
@@ -70,10 +72,9 @@ class Claims:
         """Runs the tests like pytest's own loop. It takes the next file before the last test of the one before."""
         items = self.items(session)
         item = next(items, None)
-        running = self.folder / f"running-{os.getpid()}"  # for run_tests.py, if this process dies
         while item is not None:
             following = next(items, None)
-            running.write_text(item.nodeid)
+            self.running.write_text(item.nodeid)
             item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
             if session.shouldfail:
                 raise session.Failed(session.shouldfail)

@@ -145,10 +145,9 @@ class Pytest:
             print(self.log.read_text(errors="replace"), end="", flush=True)
         if not self.report.exists():  # by os._exit or a signal, in a test, in what it imports or in what it has left
             running = claims / f"running-{self.process.pid}"  # conftest.py writes it
-            test = running.read_text() if running.exists() else "no test yet"
+            what = running.read_text() if running.exists() else "its beginning"
             print(
-                f"run_tests.py: a run of pytest ended with status {status}, and its results are lost: {test}",
-                flush=True,
+                f"run_tests.py: a run of pytest ended with status {status} in {what}; its results are lost", flush=True
             )
             return Tally(failed=1)
         return count_report(self.report).with_status(status)

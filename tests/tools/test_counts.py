@@ -95,4 +95,4 @@ def test_run_of_pytest_that_dies_names_its_test(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(run_tests, "ROOT", tmp_path)
     run = run_tests.Pytest(1, [f"--config-file={ROOT / 'pyproject.toml'}", f"--claims={tmp_path}", str(file)])
     assert run.finish(tmp_path) == Tally(failed=1)
-    assert re.search(r"ended with status 3, .*: \S*::test_dies\n", capfd.readouterr().out)
+    assert re.search(r"ended with status 3 in \S*::test_dies; ", capfd.readouterr().out)

@@ -34,7 +34,7 @@ from headrace.sampling._plan import Plan
 from headrace.sampling._windows import Windows
 
 _PRELOAD = ["numpy.random", "headrace._numpy.batch_maker"]
-_OF_WORKERS = ("dataset", "collate_fn", "worker_init_fn", "num_workers", "prefetch_factor", "multiprocessing_context")
+_OF_WORKERS = ("dataset", "collate_fn", "worker_init_fn", "num_workers", "prefetch_factor", "_method")
 
 
 @_options.documented("numpy")

@@ -13,8 +13,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from headrace._base import exception_text, lookup
+from headrace._base import exception_text, lookup, signals
 from headrace._base.help_key import help_on
+from headrace._base.warn import warn_user
 from headrace._samples import random_numbers
 from headrace._samples.compare import difference
 from headrace._samples.kept_generators import Own, is_same
@@ -182,21 +183,33 @@ def say_stale(name: str, index: int, where: str, version: str) -> str:
     )
 
 
-def _compare(make: Callable[[int], Any], index: int, before: Any) -> tuple[str | None, Exception | None]:
-    """Returns what differs if a kept sample is made again, and the exception if the dataset raises one now."""
+def say_unreadable(name: str, index: int, error: Exception) -> str:
+    return (
+        f"headrace: samples of the cache of '{name}' cannot be compared with those of its dataset, because it raises for "
+        f"sample {index}, which is kept: {exception_text.in_words(error)}. The kept samples are used. If the files of "
+        f"the dataset have changed, give another version= to headrace.cache_samples, or remove the samples (headrace "
+        f"cache rm {name}.samples)" + help_on("samples-differ")
+    )
+
+
+def _made_again(make: Callable[[int], Any], index: int) -> tuple[Any, Exception | None]:
+    """Makes a sample that is kept. Returns it, and the exception if the dataset raises one."""
     try:
-        return _differs(before, make(index)), None
+        return make(index), None
     except SamplesDiffer:
         raise
     except Exception as error:
-        return f"the dataset now raises {exception_text.in_words(error)}", error
+        if signals.is_from_signal(error):
+            raise
+        return None, error
 
 
 def check_not_stale(
     make: Callable[[int], Any], kept: Callable[[int], Any], name: str, version: str, drawing: Drawing
 ) -> None:
-    """Makes some samples that are kept again, and raises SamplesDiffer if they differ, or cannot be made any more."""
-    compared = 0
+    """Makes some samples that are kept again, and raises SamplesDiffer if they differ. If the dataset raises instead, a
+    warning says so: that does not prove that they differ, because it may only work in a worker."""
+    compared = failed = 0
     with _all_kept(drawing.own):
         for index in random.Random().sample(range(drawing.count), min(_TRIED, drawing.count)):
             try:
@@ -205,11 +218,16 @@ def check_not_stale(
                 raise
             except Exception:  # it is not kept
                 continue
-            where, error = _compare(make, index, before)
+            now, error = _made_again(make, index)
             if error is not None:  # a file system may have failed for a moment
-                where, error = _compare(make, index, before)
-            if where:
-                raise SamplesDiffer(say_stale(name, index, where, version)) from error
-            compared += 1
-            if compared == _STALE:
+                now, error = _made_again(make, index)
+            if error is not None:
+                if not failed:
+                    warn_user(say_unreadable(name, index, error))
+                failed += 1
+            elif where := _differs(before, now):
+                raise SamplesDiffer(say_stale(name, index, where, version))
+            else:
+                compared += 1
+            if _STALE in (compared, failed):
                 return

@@ -125,6 +125,25 @@ def test_an_epoch_counts_itself() -> None:
     assert [b["int"].tolist() for b in loader] == first != second
 
 
+class Shifted:
+    def __init__(self, by: int) -> None:
+        self.by = by
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        return index + self.by
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_replaced_dataset_is_cached_anew(workers: int) -> None:
+    loader = headrace.Loader(Shifted(0), 2, num_workers=workers, cache="8M", multiprocessing_context="fork")
+    assert [list(batch) for batch in loader] == [[0, 1], [2, 3]]
+    loader.dataset = Shifted(10)
+    assert [list(batch) for batch in loader] == [[10, 11], [12, 13]]
+
+
 def test_replaced_dataset_reaches_workers_that_persist() -> None:
     def loaded() -> Any:
         return [list(batch) for batch in loader], {worker["pid"] for worker in loader.report()["per_worker"]}

@@ -19,8 +19,11 @@ from torch.utils.data._utils import fetch as fetchers
 
 
 class Stream(IterableDataset):  # type: ignore[type-arg]
+    def __init__(self, count: int = 6) -> None:
+        self.count = count
+
     def __iter__(self) -> Iterator[int]:
-        return iter(range(6))
+        return iter(range(self.count))
 
 
 class Wrapped:
@@ -68,16 +71,18 @@ def test_replaced_maker_of_fetchers_is_used(monkeypatch: pytest.MonkeyPatch, dat
 def test_fetch_replaced_in_an_epoch_makes_the_rest(
     monkeypatch: pytest.MonkeyPatch, holder: str, batch_size: int | None
 ) -> None:
+    """The last batch is short."""
+
     def rest_of(kind: Any) -> list[Any]:
         with monkeypatch.context() as patch:
-            iterator = iter(kind(Stream(), batch_size=batch_size))
+            iterator = iter(kind(Stream(7), batch_size=batch_size))
             first = next(iterator)
             fetcher = iterator._dataset_fetcher
             fetch = fetcher.fetch
             if holder == "class":
-                patch.setattr(type(fetcher), "fetch", FETCHES["a list"](type(fetcher).fetch))
+                patch.setattr(type(fetcher), "fetch", FETCHES["with the indices"](type(fetcher).fetch))
             else:
-                fetcher.fetch = lambda indices: [fetch(indices)]
+                fetcher.fetch = lambda indices: [fetch(indices), indices]
             return [repr(one) for one in (first, *iterator)]
 
     assert rest_of(Headrace) == rest_of(Torch)
@@ -124,6 +129,39 @@ def test_sampler_that_is_its_iterator_gives_torchs_order(drop_last: bool, worker
         return batches, None if workers else np.random.random()
 
     assert first_of(Headrace) == first_of(Torch)
+
+
+class Endless:
+    """A sampler that is its own iterator, and goes on."""
+
+    def __init__(self) -> None:
+        self.random = np.random.default_rng(0)
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        return int(self.random.integers(8))
+
+
+@only_headrace
+def test_sampler_that_returns_itself_goes_on_with_another_batch_size() -> None:
+    def loader() -> Any:
+        return Headrace(range(8), 3, sampler=Endless())
+
+    def step(iterator: Any, one: Any, count: int) -> list[Any]:
+        one.batch_sampler.batch_size = 2
+        return [next(iterator).tolist() for _ in range(count)]
+
+    first = loader()
+    iterator = iter(first)
+    next(iterator)
+    step(iterator, first, 2)
+    state = first.state_dict()
+    second = loader()
+    second.batch_sampler.batch_size = 2
+    second.load_state_dict(state)
+    assert step(iter(second), second, 3) == step(iterator, first, 3)
 
 
 # ---- gathered rows ----

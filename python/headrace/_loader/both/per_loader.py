@@ -93,7 +93,7 @@ class PerLoader:
 
                 warn_user(explain_no_cache(gatherer))
             return loader.dataset
-        if self.cached is None:
+        if self.cached is None or self.cached.dataset is not loader.dataset:
             from headrace._cache.samples import for_loader  # imported only if it is needed
 
             self.cached = for_loader(loader.dataset, settings.cache)

@@ -118,7 +118,7 @@ class InProcessIterator(CheckedIterator, InProcess, classes.SingleProcessIterato
         if self._made_by is not None:
             data = self._made_by(drawn)
         elif self._iterable_epoch is not None:
-            data = iterators.collate_samples(fetcher, self._samples, drawn, self._auto_collation)
+            data = iterators.collate_samples(self, self._samples, drawn)
         else:
             data = fetcher.fetch(drawn)
         if proof is not None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -64,9 +65,11 @@ def fetches_as_made(fetcher: Any, dataset: Any, collate_fn: Any) -> bool:  # sho
     return is_same and "fetch" not in vars(fetcher)
 
 
-def collate_samples(fetcher: Any, taken_from: Any, samples: Any, is_batch: bool) -> Any:  # shortcut: samples-in-process
-    """Returns the batch of samples that were taken from an iterable dataset, where torch would call the fetcher: what a
-    program has put in the place of its `fetch` gets them. Raises RuntimeError for another fetcher or source."""
+def collate_samples(iterator: Any, taken_from: Any, samples: Any) -> Any:  # shortcut: samples-in-process
+    """Returns the batch of samples, or of one sample, that were taken from an iterable dataset, where torch would call
+    the fetcher of an iterator: what a program has put in the place of its `fetch` gets them. Raises RuntimeError for
+    another fetcher or source."""
+    fetcher = fetcher_of(iterator)
     if type(fetcher) is not IterableFetcher or fetcher.dataset_iter is not taken_from:
         raise RuntimeError(
             "headrace: _dataset_fetcher of this iterator, or its dataset_iter, was replaced after iter(loader), and "
@@ -74,9 +77,10 @@ def collate_samples(fetcher: Any, taken_from: Any, samples: Any, is_batch: bool)
         )
     if originals.fetches() and "fetch" not in vars(fetcher):
         return fetcher.collate_fn(samples)
-    fetcher.dataset_iter = iter(samples if is_batch else [samples])
+    is_batch = iterator._auto_collation
+    fetcher.dataset_iter = itertools.chain(samples if is_batch else [samples], taken_from)
     try:
-        return fetcher.fetch([None] * len(samples) if is_batch else None)
+        return fetcher.fetch([None] * iterator._index_sampler.batch_size if is_batch else None)
     finally:
         fetcher.dataset_iter = taken_from
 

@@ -143,9 +143,13 @@ def _indices_in(index_sampler: Any, is_torchs: bool, dataset: Any, rank: int) ->
 
 
 def _begins_again(sampler: Any) -> bool:
-    """Returns True if a sampler is its own iterator, with an `__iter__` in Python. torch's BatchSampler calls iter() of
-    the iterator for each batch, or for each place in a batch, so only it knows which indices come."""
-    return lookup.has_special(sampler, "__next__") and inspect.isfunction(lookup.static(type(sampler), "__iter__"))
+    """Returns True if a sampler is its own iterator, with an `__iter__` that does more than return it. torch's
+    BatchSampler calls iter() of the iterator for each batch, or for each place in a batch, so only it knows which
+    indices come."""
+    begin = lookup.static(type(sampler), "__iter__")
+    if not lookup.has_special(sampler, "__next__") or not inspect.isfunction(begin):
+        return False
+    return bool(begin.__code__.co_names or begin.__code__.co_freevars)
 
 
 def at_begin(index_sampler: Any, indices: EpochIndices, dataset: Any) -> EpochIndices:
