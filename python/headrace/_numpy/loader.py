@@ -394,7 +394,13 @@ class Loader(Options):
         return self._kept.report(AsAnyLoader(self))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_iterator": None, "_given": (), "_kept": self._kept.copied(), "_context": self._method}
+        return {
+            **self.__dict__,
+            "_iterator": None,
+            "_given": (),
+            "_kept": self._kept.copied(),
+            "_context": self._method,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
