@@ -328,6 +328,19 @@ def test_samples_that_make_no_numeric_batch_are_named(
         next(iter(headrace.Loader(samples, len(samples), num_workers=workers, multiprocessing_context="fork")))
 
 
+@pytest.mark.parametrize(
+    "sampler, argument",
+    [
+        (lambda: headrace.Order(4), "sampler"),
+        (lambda: headrace.Mixture({"a": range(4)}, {"a": 1.0}), "sampler"),
+        (lambda: headrace.Plan([1, 2, 3], max_sum=3), "batch_sampler"),
+    ],
+)
+def test_sampler_that_is_given_as_dataset_is_refused(sampler: Any, argument: str) -> None:
+    with pytest.raises(TypeError, match=rf"which gives indices; give Loader\(dataset, {argument}=...\)"):
+        headrace.Loader(sampler())
+
+
 def test_numbers_of_several_types_are_of_their_common_dtype() -> None:
     assert headrace.default_collate([1, 2.5]).tolist() == [1.0, 2.5]
     assert headrace.default_collate([True, 2]).dtype == "i8"
