@@ -23,7 +23,9 @@ static int add_file(struct hr__pool *pool, const char *path) {
     uint32_t number;
     int r = hr__place_look(path, &info);
     if (r < 0) return r;
-    if (!info.is_regular) return hr__fail(-EINVAL, "source: %s is not a regular file", path);
+    if (!info.is_regular)
+        return hr__fail(-EINVAL, "source: %s is not a regular file; if it is a folder, give its files: %s/*", path,
+                        path);
     return hr__pool_add_known(pool, path, &info, &number);
 }
 

@@ -20,7 +20,9 @@ REMEMBERING = type(functools.lru_cache(len))  # what functools.cache and lru_cac
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _READS_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _READS = (*_READS_GLOBAL, "LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
-_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR")
+_GETS = ("LOAD_ATTR", "LOAD_METHOD")
+_ATTRIBUTES = (*_GETS, "STORE_ATTR", "DELETE_ATTR")
+_CALLS = ("CALL", "CALL_FUNCTION", "CALL_METHOD")
 
 
 def codes(code: CodeType) -> Iterator[CodeType]:
@@ -140,6 +142,33 @@ def _read(code: CodeType) -> Iterator[tuple[dis.Instruction, dis.Instruction]]:
         for one, after in itertools.pairwise(_instructions(inner)):
             if one.opname.startswith(_READS) or "_LOAD_FAST" in one.opname:
                 yield one, after
+
+
+class Access(NamedTuple):
+    """An access to a variable, and to attributes of it. called: the first argument if the result is called with a
+    constant, () if it is called without arguments, otherwise None."""
+
+    variable: str
+    is_global: bool
+    attributes: tuple[str, ...]
+    called: tuple[Any, ...] | None
+
+
+def accesses(code: CodeType) -> Iterator[Access]:
+    """Yields the accesses to variables in code, without the code within it."""
+    all_ = [one for one in _instructions(code) if one.opname not in ("PUSH_NULL", "PRECALL")]
+    for at, one in enumerate(all_):
+        if not (one.opname.startswith(_READS) or "_LOAD_FAST" in one.opname):
+            continue
+        variable = one.argval[-1] if isinstance(one.argval, tuple) else one.argval
+        attributes = [it.argval for it in itertools.takewhile(lambda it: it.opname in _GETS, all_[at + 1 :])]
+        after = all_[at + 1 + len(attributes)]
+        called: tuple[Any, ...] | None = None
+        if after.opname.startswith("LOAD_CONST"):
+            called = (after.argval,)
+        elif after.opname in _CALLS and after.arg == 0:
+            called = ()
+        yield Access(variable, one.opname in _READS_GLOBAL, tuple(attributes), called)
 
 
 # ---- classes ----

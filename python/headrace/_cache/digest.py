@@ -32,7 +32,8 @@ def seen_by(function: Any, has_version: bool, arguments: Any = ()) -> Digest:
             "changes; give version=, and another one whenever it changes"
         ) from None
     if not has_version:
-        unfollowed.say([*digest.unfollowed, *(f"{name}, which cannot be compared," for name in digest.unknown)])
+        unknown = [f"{name}, which cannot be compared," for name in digest.unknown]
+        unfollowed.say([*digest.unfollowed, *digest.unseeded(), *unknown])
     return digest
 
 

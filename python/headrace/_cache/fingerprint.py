@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextvars
 import copyreg
+import enum
 import functools
 import hashlib
 import io
@@ -25,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from headrace import _core
-from headrace._base import code
+from headrace._base import code, users_code
 from headrace._base.attributes import own_attributes
 from headrace._base.cores import usable_cores
 from headrace._base.lookup import static_dict, static_mro
@@ -47,6 +48,7 @@ _VIEWS: dict[type, Callable[[Any], Any]] = {
     classmethod: lambda method: method.__func__,
     property: lambda one: (one.fget, one.fset, one.fdel),
 }
+_DEEPEST_STATE = 3  # of containers in which what pickle takes of an object has its attributes
 _PIECE_BYTES = 64 << 20  # of an array, between two looks at the progress
 
 
@@ -103,10 +105,17 @@ def _of_set(file: _Hashing, code_of: Callable[[Any], bytes | None], value: Any) 
 class _Pickler(pickle.Pickler):
     """Writes one value."""
 
-    def __init__(self, most: int, watch: Callable[[int], None] | None, code_of: Callable[[Any], bytes | None]) -> None:
+    def __init__(
+        self,
+        most: int,
+        watch: Callable[[int], None] | None,
+        code_of: Callable[[Any], bytes | None],
+        left_out: Callable[[type, list[str]], None] | None,
+    ) -> None:
         self.file = _Hashing(most, watch)
         super().__init__(self.file, 4)
-        self._code_of = code_of
+        self._code_of, self._left_out = code_of, left_out
+        self._leaves_out: dict[type, bool] = {}  # whether a class decides itself what pickle takes
         self.persistent_id = _core.for_sets(  # type: ignore[method-assign]
             functools.partial(_of_set, self.file, code_of)
         )
@@ -168,18 +177,66 @@ class _Pickler(pickle.Pickler):
 
     def _by_attributes(self, value: Any) -> Any:
         """Writes an object by its attributes if pickle has no way to."""
-        if type(value) in copyreg.dispatch_table:  # such as that of `re.compile`
-            return NotImplemented
+        own = copyreg.dispatch_table.get(type(value))  # such as that of `re.compile`
         try:
-            value.__reduce_ex__(4)
+            reduced = value.__reduce_ex__(4) if own is None else own(value)
         except Exception:
-            pass
+            if own is not None:
+                return NotImplemented
         else:
+            cls = type(value)
+            if cls not in self._leaves_out:
+                self._leaves_out[cls] = self._left_out is not None and _pickles_itself(cls)
+            if self._leaves_out[cls] and self._left_out is not None:
+                names = _names_left_out(value, reduced)
+                if names:
+                    self._left_out(cls, names)
             return NotImplemented
         attributes = sorted((name, held) for name, held, _ in own_attributes(value))
         if not attributes or not _has_only_attributes(type(value)):
             raise Unknown(f"{type(value).__module__}.{type(value).__qualname__}")
         return _marker, (type(value), attributes)
+
+
+def _pickles_itself(cls: type) -> bool:
+    """Returns True for a class of the user whose instances are not pickled by all their attributes."""
+    if issubclass(cls, enum.Enum) or not users_code.is_users(users_code.file_of(cls)):
+        return False
+    names = ("__reduce_ex__", "__reduce__", "__getstate__")
+    return cls in copyreg.dispatch_table or any(
+        name in static_dict(base) for base in static_mro(cls) if base is not object for name in names
+    )
+
+
+def _names_left_out(value: Any, reduced: Any) -> list[str]:
+    """Returns the attributes that are not in what pickle takes of an object, except those that cannot be compared."""
+    taken: set[Any] = set()
+    places = [reduced]
+    for _ in range(_DEEPEST_STATE):
+        inner: list[Any] = []
+        for one in places:
+            if type(one) in (tuple, list):
+                inner += one
+            elif type(one) is dict:
+                taken.update(name for name in one if type(name) is str)
+                inner += one.values()
+        taken.update(map(id, inner))
+        places = inner
+    return [
+        name
+        for name, held, slot in own_attributes(value)
+        if name not in taken and id(held) not in taken and held is not None
+        if slot is None or users_code.is_users(users_code.file_of(slot.__objclass__))
+        if _can_be_pickled(held)
+    ]
+
+
+def _can_be_pickled(value: Any) -> bool:
+    try:
+        value.__reduce_ex__(4)
+    except Exception:  # such as a lock, or an open file
+        return False
+    return True
 
 
 def _has_only_attributes(cls: type) -> bool:
@@ -218,12 +275,17 @@ def pickled(value: Any) -> bytes:
 
 
 def digest_of(
-    value: Any, most: int, code_of: Callable[[Any], bytes | None], watch: Callable[[int], None] | None = None
+    value: Any,
+    most: int,
+    code_of: Callable[[Any], bytes | None],
+    watch: Callable[[int], None] | None = None,
+    left_out: Callable[[type, list[str]], None] | None = None,
 ) -> tuple[str, int]:
     """Returns a digest of the bytes of a value, and how many were read. code_of: returns a description of a function,
-    class or module of the user, None for others. Raises TooLarge, Unknown."""
+    class or module of the user, None for others. left_out: is called with a class of the user and the attributes of an
+    instance that its pickle does not have. Raises TooLarge, Unknown."""
     try:
-        pickler = _Pickler(most, watch, code_of)
+        pickler = _Pickler(most, watch, code_of, left_out)
         pickler.dump(value)
     except (TooLarge, Unknown):
         raise

@@ -12,6 +12,7 @@ the values.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
 import hashlib
@@ -22,11 +23,11 @@ import os
 import sys
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from headrace._base import code, lookup, users_code
-from headrace._cache import contents, fingerprint, relative_paths, unfollowed
+from headrace._cache import contents, fingerprint, process_state, relative_paths, unfollowed
 from headrace._samples.kept_generators import is_generator
 
 MOST_BYTES = 64 << 20
@@ -42,6 +43,9 @@ _PYTHONS = frozenset(
     "__annotations_cache__ __slotnames__".split()
 )
 _NAME_OF_FOLDER = "the working directory, where {!r} begins,"
+# Names of builtins that are neither functions nor classes, and that Python or its module site has made.
+_OF_BUILTINS = ("builtins", "io", "_io")
+_NOT_ADDED = frozenset("Ellipsis NotImplemented copyright credits exit help license quit".split())
 
 Key = tuple[tuple[int, ...], str]  # the ids of who has a value, and the name that it has there
 
@@ -92,6 +96,10 @@ class Digest:
         self._packages: set[str] = set()
         self.modules: dict[str, None] = {}  # of the user, whose code was added
         self.path = ""  # one that begins at the working directory
+        self._folder = ""  # by what code uses the working directory, such as os.getcwd
+        self._has_command_line = False  # whether code uses it
+        self._draws: dict[str, str] = {}  # the modules from whose generator a function draws, with its name
+        self._seeds: set[str] = set()  # the modules whose generator a function seeds
         self.seen: dict[str, str] = {}
         self.values: dict[Key, Held] = {}
         self.unknown: list[str] = []  # values of which only the class counts
@@ -103,8 +111,25 @@ class Digest:
             self.add(*self._later.pop(0))
         for package in sorted(self._packages):
             self._note(f"the version of {package}", users_code.version_of(package).encode())
+        if "torch" in self._packages:
+            torch = lookup.imported("torch")
+            dtype = "torch.float32" if torch is None else str(torch.get_default_dtype())
+            self._note("the default dtype of torch", dtype.encode())
+        if self._has_command_line:
+            self._look_for_path(sys.argv[1:])
+            self._note("the command line", repr(sys.argv[1:]).encode(errors="surrogatepass"))
+        if self._folder:
+            self._note(f"the working directory, which {self._folder} uses,", relative_paths.here().encode())
         if self.path:
             self._note(_NAME_OF_FOLDER.format(self.path), relative_paths.here().encode())
+
+    def unseeded(self) -> list[str]:
+        """Describes the generators that all code shares, from which a function draws, if no function seeds them."""
+        return [
+            f"the state of {module}'s global generator, from which {name} draws without seeding it,"
+            for module, name in self._draws.items()
+            if module not in self._seeds
+        ]
 
     def without_folder(self) -> dict[str, str]:
         """Returns the parts without the working directory."""
@@ -139,6 +164,10 @@ class Digest:
             arguments = (value.args, sorted(value.keywords.items()))
             holders = (value.func, *value.args, *value.keywords.values())
             self._add_changing(holders, "arguments", arguments, f"{name}: arguments of partial")
+        elif process_state.generator_of(value) and not isinstance(value, types.ModuleType):
+            self._note(name, f"{value.__module__}.{value.__name__}".encode())
+            self._draw(process_state.drawn_by(value), name)
+            self._add_package(process_state.generator_of(value))
         elif isinstance(value, types.MethodType):
             self.add(value.__func__, name)
             self._add_changing((value.__self__,), "self", value.__self__, f"{name}: self")
@@ -195,7 +224,7 @@ class Digest:
         if users_code.is_users(function.__code__.co_filename):
             self._note(name, code.described(function.__code__))
             self.modules[str(function.__module__)] = None
-            self._add_names(function.__code__, function.__globals__, name)
+            self._add_names(function, name)
         else:
             self._note(name, f"{function.__module__}.{function.__qualname__}".encode())
             self._add_package(function.__module__)
@@ -224,17 +253,24 @@ class Digest:
         if attributes:
             self._add_changing((function,), "attributes", attributes, f"{name}: attributes")
 
-    def _add_names(self, function: types.CodeType, variables: dict[str, Any], name: str) -> None:
-        """Adds what code names: global variables, attributes of modules, and what it imports."""
-        used = _Used.by(function)
-        for inner in code.codes(function):
+    def _add_names(self, function: types.FunctionType, name: str) -> None:
+        """Adds what a function names: global variables, attributes of modules, what it imports, and what it uses of the
+        state of the process."""
+        used, variables = _Used.by(function.__code__), function.__globals__
+        for inner in code.codes(function.__code__):
             for variable in code.globals_read(inner):
-                if variable in variables:
-                    self._add_variable(variables, variable, variable, used, variable in used.escaping)
+                if variable in variables or _is_added_builtin(variable):
+                    space = variables if variable in variables else vars(builtins)
+                    self._add_variable(space, variable, variable, used, variable in used.escaping)
             for one in code.imports(inner):
                 self._add_import(one, variables, used, name)
-        self._look_for_path(code.constants(function), True)
-        for reached in unfollowed.reached_by(function, variables):
+        self._look_for_path(code.constants(function.__code__), True)
+        state = process_state.used_by(function.__code__, variables, dict(code.cells(function)))
+        self._has_command_line |= state.command_line
+        self._folder = self._folder or state.folder
+        self._draw(state.draws, name)
+        self._seeds |= state.seeds
+        for reached in unfollowed.reached_by(function.__code__, variables):
             if reached == unfollowed.GLOBALS:  # any of them
                 self._add_variables(variables, str(variables.get("__name__")))
             else:
@@ -354,7 +390,7 @@ class Digest:
         for function in functions:
             self._remember(function, name)
             if users_code.is_users(function.__code__.co_filename):
-                self._add_names(function.__code__, function.__globals__, name)
+                self._add_names(function, name)
                 self._add_held(function, name)
             elif users_code.leads_to_users(function, set()):
                 self._add_held(function, name)
@@ -391,7 +427,7 @@ class Digest:
 
     def _add_value(self, value: Any, name: str) -> None:
         self._look_for_path(value)
-        if isinstance(value, _PLAIN):
+        if type(value) in _PLAIN:
             self._note(name, f"{type(value).__name__} {value!r}".encode(errors="surrogatepass"))
             return
         self._remember(value, name)
@@ -400,7 +436,7 @@ class Digest:
         try:
             if contents.size_of(value) > self._left:
                 raise fingerprint.TooLarge
-            found, count = fingerprint.digest_of(value, self._left, self._code_of, self._watch)
+            found, count = fingerprint.digest_of(value, self._left, self._code_of, self._watch, self._leave_out)
             self._left -= count
         except fingerprint.TooLarge:
             self._refuse(name, f"{getattr(value, 'dtype', '')} {getattr(value, 'shape', '')}")
@@ -431,7 +467,7 @@ class Digest:
         met: dict[int, Any] = {}
         self._met = met
         with contextlib.suppress(fingerprint.Unknown):
-            fingerprint.digest_of(value, sys.maxsize, self._code_of)
+            fingerprint.digest_of(value, sys.maxsize, self._code_of, left_out=self._leave_out)
         self._add_met(met)
 
     def _code_of(self, value: Any) -> bytes | None:
@@ -447,6 +483,15 @@ class Digest:
         if isinstance(value, types.ModuleType):
             return value.__name__.encode()
         return b"\0".join([value.__qualname__.encode(), code.described(value.__code__)])
+
+    def _leave_out(self, cls: type, names: list[str]) -> None:
+        listed = ", ".join(map(repr, names))
+        self.unfollowed[f"the attributes {listed} of an object of {cls.__qualname__}, which pickle leaves out,"] = None
+
+    def _draw(self, modules: Iterable[str], name: str) -> None:
+        """Notes from which generators that all code shares a function draws."""
+        for module in modules:
+            self._draws.setdefault(module, name)
 
     def _look_for_path(self, value: Any, in_code: bool = False) -> None:
         if not self.path:
@@ -473,9 +518,18 @@ def _imported(module: types.ModuleType, name: str) -> Any:
         return importlib.import_module(f"{module.__name__}.{name}")
 
 
+def _is_added_builtin(name: str) -> bool:
+    """Returns True for a builtin that a program has added or replaced."""
+    value = vars(builtins).get(name, builtins)
+    if value is builtins or name in _NOT_ADDED:
+        return False
+    return not isinstance(value, (type, types.BuiltinFunctionType)) or value.__module__ not in _OF_BUILTINS
+
+
 def _is_special(attribute: str) -> bool:
     return attribute.startswith("__") and attribute.endswith("__")
 
 
 def _is_plain(member: Any) -> bool:
-    return isinstance(member, _PLAIN) or (isinstance(member, tuple) and all(isinstance(one, _PLAIN) for one in member))
+    parts = member if type(member) is tuple else (member,)
+    return all(type(one) in _PLAIN for one in parts)

@@ -36,11 +36,6 @@ def _begins_here(text: str) -> bool:
     return False
 
 
-def _looks_like_one(text: str) -> bool:
-    """Returns True for a folder, and for a name with a suffix or a folder: other words of code are seldom names."""
-    return "/" in text or os.path.isdir(text) or bool(os.path.splitext(text)[1])
-
-
 def first_in(value: Any, in_code: bool = False) -> str:
     """Returns a relative path in a value, or "": it looks into containers and attributes, and at the first entries of
     large ones only. in_code: these are the constants of code."""
@@ -53,7 +48,7 @@ def first_in(value: Any, in_code: bool = False) -> str:
         if is_a(one, (str, bytes, pathlib.PurePath)):
             text = os.fsdecode(one) if is_a(one, bytes) else str(one)
             is_point = text in (".", "..") and not in_code and (one is value or one is not text)
-            if is_point or (_begins_here(text) and (not in_code or _looks_like_one(text))):
+            if is_point or _begins_here(text):
                 return text
         elif depth < _DEEPEST and not is_a(one, _LEAVES) and id(one) not in met:
             met.add(id(one))

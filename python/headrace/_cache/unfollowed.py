@@ -34,6 +34,8 @@ def reached_by(function: types.CodeType, variables: dict[str, Any]) -> list[str]
     for one in imports:
         names = {name for name, _ in one.names} | {name for variable, name in read if variable == one.variable}
         found += [f"{one.module}.{name}" for name in _MODULES.get(one.module, ()) if name in names]
+    if "__subclasses__" in code.names(function):
+        found.append("__subclasses__()")
     return list(dict.fromkeys(found))
 
 

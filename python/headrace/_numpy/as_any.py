@@ -107,8 +107,15 @@ class AsAnyLoader:
         """Does nothing: seeds are drawn from the loader's own."""
 
     def go_to(self, state: State) -> None:
-        """Sets the number of the epoch that a state begins."""
+        """Sets the loader and its samplers to the epoch that a state begins."""
         self.kept.position.number = state.epoch
+        self._set_epoch_of(state, self.loader.sampler, self.loader.batch_sampler)
+
+    @staticmethod
+    def _set_epoch_of(state: State, *parts: Any) -> None:
+        for one in parts if "epoch" in state.order else ():
+            if lookup.has_attribute(one, "set_epoch"):
+                one.set_epoch(state.order["epoch"])
 
     def was_left(self) -> bool:
         """Returns False: no framework leaves the epochs of this loader."""
@@ -134,10 +141,10 @@ class AsAnyLoader:
 
     def was_loaded(self, state: State) -> None:
         """Sets samplers and the dataset to the epoch of a state, and ends workers that persist."""
-        parts: list[Any] = [self.dataset] if self.is_iterable else [self.loader.sampler, self.loader.batch_sampler]
-        for one in parts if "epoch" in state.order else ():
-            if lookup.has_attribute(one, "set_epoch"):
-                one.set_epoch(state.order["epoch"])
+        if self.is_iterable:
+            self._set_epoch_of(state, self.dataset)
+        else:
+            self._set_epoch_of(state, self.loader.sampler, self.loader.batch_sampler)
         self.loader._end_workers()
 
     # ---- its iterators ----

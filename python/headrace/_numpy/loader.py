@@ -30,6 +30,8 @@ from headrace._ranks import callers, worker_count
 from headrace._samples import shareable
 from headrace.sampling._epoch import Last, core_tasks
 from headrace.sampling._epoch_indices import count_batches
+from headrace.sampling._mixture import Mixture
+from headrace.sampling._order import Order
 from headrace.sampling._plan import Plan
 from headrace.sampling._windows import Windows
 
@@ -173,6 +175,15 @@ class Loader(Options):
 
     def _check_values(self) -> None:
         """Raises TypeError or ValueError if an argument is bad."""
+        if isinstance(self.dataset, (Mixture, Order, Plan)):
+            kind, argument = (
+                type(self.dataset).__name__,
+                "batch_sampler" if isinstance(self.dataset, Plan) else "sampler",
+            )
+            raise TypeError(
+                f"dataset should be what has the samples, but got a {kind}, which gives indices; give "
+                f"Loader(dataset, {argument}=...) the {kind} and its dataset"
+            )
         if not _can_be_iterated(self.dataset):
             raise TypeError(
                 f"dataset should have __getitem__ or __iter__, but {type(self.dataset).__name__} has neither"

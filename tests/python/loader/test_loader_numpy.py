@@ -8,8 +8,10 @@ import multiprocessing
 import os
 import pickle
 import random
+import re
 import subprocess
 import sys
+import traceback
 import types
 from collections import namedtuple
 from typing import Any
@@ -345,6 +347,68 @@ def test_samples_that_make_no_numeric_batch_are_named(
 ) -> None:
     with pytest.raises(error, match=text):
         next(iter(headrace.Loader(samples, len(samples), num_workers=workers, multiprocessing_context="fork")))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    "samples, error, text",
+    [
+        ([np.zeros(1), np.zeros(2)], ValueError, r"sample 0 of the batch has shape \(1,\), and sample 1 has \(2,\)"),
+        (
+            [{"x": [np.zeros(2), np.zeros(3)]}, {"x": [np.zeros(2), np.zeros((3, 1))]}],
+            ValueError,
+            r"has shape \(3,\) in its entry \['x'\]\[1\], and sample 1 has \(3, 1\); return the same shape",
+        ),
+        (
+            [{"a": {"b": 1}}, {"a": {}}],
+            KeyError,
+            r"has the key 'b' in its entry \['a'\], and sample 1 does not have it",
+        ),
+        ([(1, [2]), (1, [2, 3])], ValueError, r"has 1 entries in its entry \[1\], and sample 1 has 2"),
+    ],
+)
+def test_samples_that_differ_are_named_with_the_field(
+    samples: list[Any], error: type[Exception], text: str, workers: int
+) -> None:
+    with pytest.raises(error) as caught:
+        next(iter(headrace.Loader(samples, len(samples), num_workers=workers, multiprocessing_context="fork")))
+    assert re.search(text, "".join(traceback.format_exception(caught.value)))
+
+
+class Masked:
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, i: int) -> Any:
+        whole, part = np.ma.array([1.0, 2.0]), np.ma.array([1.0, -999.0], mask=[0, 1], fill_value=-999.0)
+        return part, {"x": part if i else whole, "y": part if i else np.zeros(2)}, np.ma.masked
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_masked_arrays_keep_their_masks(workers: int) -> None:
+    (batch,) = headrace.Loader(Masked(), 2, num_workers=workers)
+    part, fields, constant = batch
+    assert part.mask.tolist() == [[False, True]] * 2 and part.fill_value == -999
+    assert fields["x"].mask.tolist() == fields["y"].mask.tolist() == [[False, False], [False, True]]
+    assert constant.mask.tolist() == [True, True]
+
+
+def test_matrices_are_stacked_along_a_new_dimension() -> None:
+    batch = headrace.default_collate([np.matrix([[1, 2]])] * 3)
+    assert type(batch) is np.ndarray and batch.shape == (3, 1, 2)
+
+
+@pytest.mark.parametrize(
+    "sampler, argument",
+    [
+        (lambda: headrace.Order(4), "sampler"),
+        (lambda: headrace.Mixture({"a": range(4)}, {"a": 1.0}), "sampler"),
+        (lambda: headrace.Plan([1, 2, 3], max_sum=3), "batch_sampler"),
+    ],
+)
+def test_sampler_that_is_given_as_dataset_is_refused(sampler: Any, argument: str) -> None:
+    with pytest.raises(TypeError, match=rf"which gives indices; give Loader\(dataset, {argument}=...\)"):
+        headrace.Loader(sampler())
 
 
 def test_numbers_of_several_types_are_of_their_common_dtype() -> None:

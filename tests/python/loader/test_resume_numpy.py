@@ -7,6 +7,7 @@ import copy
 import itertools
 import json
 import pickle
+import warnings
 from typing import Any
 
 import headrace
@@ -114,3 +115,40 @@ def test_skip() -> None:
         loader.skip(7)
     with pytest.raises(TypeError, match="steps should be an int"):
         loader.skip(1.5)  # type: ignore[arg-type]
+
+
+# ---- samplers that are set to an epoch ----
+
+
+def loader_in_order() -> headrace.Loader:
+    return headrace.Loader(Numbers(), batch_size=4, sampler=headrace.Order(24, seed=5))
+
+
+def test_order_that_repeats_an_epoch_is_warned_of() -> None:
+    loader = loader_in_order()
+    list(loader)
+    state = loader.state_dict()
+    for epoch, warns in ((0, True), (1, False)):
+        loader = loader_in_order()
+        loader.load_state_dict(state)
+        loader.sampler.set_epoch(epoch)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert len(list(loader)) == 6
+        assert ["begin the loop over epochs at 1" in str(one.message) for one in caught] == [True] * warns
+
+
+def test_state_of_another_epoch_is_discarded_with_a_warning() -> None:
+    loader = loader_in_order()
+    loader.sampler.set_epoch(1)
+    iterator = iter(loader)
+    next(iterator), next(iterator)
+    state = loader.state_dict()
+    loader = loader_in_order()
+    loader.load_state_dict(state)
+    loader.sampler.set_epoch(3)
+    with pytest.warns(
+        UserWarning, match=r"set_epoch\(3\) discards the state that was loaded, of epoch 1 after 2 steps"
+    ):
+        found = [index for batch in loader for index in batch.tolist()]
+    assert found == list(headrace.Order(24, seed=5, epoch=3))

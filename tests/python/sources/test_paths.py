@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 from typing import Any
 
 import pytest
+from headrace import sources
 from headrace.sources._paths import find_files, warn_of_repeats
 
 
@@ -84,3 +86,9 @@ def test_file_that_comes_twice_is_a_warning(tmp_path: pathlib.Path, recwarn: pyt
         warn_of_repeats([a, b, a], "Tokens")
     with pytest.warns(UserWarning, match="c' comes twice, the first time as '.*/a', and so do 1 others"):
         warn_of_repeats([a, c, b, b], "Tokens")
+
+
+def test_folder_of_objects_is_refused_with_a_pattern(tmp_path: pathlib.Path) -> None:
+    make(tmp_path, "a.jpg")
+    with pytest.raises(ValueError, match=re.escape(f"if it is a folder, give its files: {tmp_path}/*")):
+        sources.Objects(tmp_path)

@@ -5,7 +5,7 @@
 2. `Beginning.begin` begins the epoch or continues it.
 3. `Beginning.has_begun` is the last step of iter(). If iter() is interrupted before, the next one does the same again.
 
-torch/_state/beginning.py adds what torch has: base seeds, generators, and samplers that are set to another epoch.
+torch/_state/beginning.py adds what torch has: base seeds and generators.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from headrace._base.warn import warn_user
 from headrace._loader.both.any_loader import AnyLoader
+from headrace._ranks.callers import called_by_framework
 from headrace.sampling import _next_start
 from headrace.sampling._epoch import Epoch, warn_of_same_order
 from headrace.sampling._epoch_indices import EpochIndices, check_division
@@ -55,13 +57,42 @@ class Beginning:
         return self._any.fresh_state(self.indices)
 
     def _fit(self, state: State) -> State | None:
-        """Chooses the EpochIndices for a state. Returns None if it is not continued."""
-        if state.steps:
-            self.indices.check_order(state)
-            if state.order["n"] != self.indices.order["n"]:
-                self.indices = self.indices.with_size(state.order["n"])
+        """Chooses the EpochIndices for a state. Returns None if it is not continued, because the samplers were set to
+        another epoch."""
+        self.indices.check_order(state)
+        if state.steps and state.order["n"] == self.indices.order["n"]:
             check_division(state, self.indices)
+        epoch = self.indices.order.get("epoch")
+        if epoch is not None and epoch != state.order.get("epoch"):
+            return self._set_to_other_epoch(state, epoch)
+        if state.is_end and epoch is not None and not self.indices.counts_epochs:
+            warn_user(
+                f"headrace: the state that was loaded was taken after the last batch of epoch {epoch}, and the sampler "
+                f"is in epoch {epoch} again, so that epoch is read a second time; begin the loop over epochs at "
+                f"{epoch + 1}"
+            )
+        if state.steps and state.order["n"] != self.indices.order["n"]:
+            self.indices = self.indices.with_size(state.order["n"])
         return state
+
+    def _set_to_other_epoch(self, state: State, epoch: int) -> State | None:
+        """Decides what becomes of a state if set_epoch was called on the sampler after it was loaded."""
+        then = state.order.get("epoch", 0)
+        if state.is_end and epoch > then:
+            return state  # the sampler goes on, and may have generators and a state of its own
+        if epoch < then and called_by_framework():
+            warn_user(
+                f"headrace: a framework set the sampler to epoch {epoch} after a state of epoch {then} was loaded; "
+                f"epoch {then} goes on"
+            )
+            self.indices = self._indices_of(state)
+            return state
+        if state.steps:
+            warn_user(
+                f"headrace: set_epoch({epoch}) discards the state that was loaded, of epoch {then} after {state.steps} "
+                f"steps; to go on with it, begin the loop over epochs at {then}"
+            )
+        return None
 
     def begin(self, new_tasks: Any) -> Epoch:
         """Returns the epoch. new_tasks: see Epoch."""

@@ -11,18 +11,16 @@ import functools
 import weakref
 from typing import Any
 
-from headrace._base.warn import warn_user
 from headrace._loader.both import beginning as both
 from headrace._loader.both.any_loader import AnyLoader
-from headrace._ranks.callers import called_by_framework
 from headrace.sampling._epoch import Epoch, core_tasks
-from headrace.sampling._epoch_indices import REPLAY, check_division
+from headrace.sampling._epoch_indices import REPLAY
 from headrace.sampling._state import State
 from headrace.torch._own import iterators, loaders
 from headrace.torch._samplers import find, generators
 from headrace.torch._samplers.dealt import DistributedIndices
 from headrace.torch._samplers.foreign import Before, ForeignIndices
-from headrace.torch._state.seeds import indices_of, set_sampler_epoch
+from headrace.torch._state.seeds import set_sampler_epoch
 
 
 def set_loaders_generator(loader: Any, seeds: dict[str, Any]) -> None:
@@ -68,53 +66,13 @@ class Beginning(both.Beginning):
         return State(self._position.number, 0, 0, self.indices.order, [self.indices.segment])
 
     def _fit(self, state: State) -> State | None:
-        """Chooses the EpochIndices for a state. Returns None if the samplers were set to another epoch, or if the state
-        is that before an epoch, which begins with its seeds."""
-        self._check_epoch(state)
-        found = self._fit_to_epoch(state)
+        """Chooses the EpochIndices for a state. Returns None for that before an epoch, too, which begins with its
+        seeds."""
+        found = super()._fit(state)
         if found is not None and not found.steps and "base" not in found.seeds:
             self._begin_with(found)
             return None
         return found
-
-    def _fit_to_epoch(self, state: State) -> State | None:
-        epoch = self.indices.order.get("epoch")
-        if epoch is not None and epoch != state.order.get("epoch"):
-            return self._set_to_other_epoch(state, epoch)
-        if state.is_end and epoch is not None and not self.indices.counts_epochs:
-            warn_user(
-                f"headrace: the state that was loaded was taken after the last batch of epoch {epoch}, and the sampler "
-                f"is in epoch {epoch} again, so that epoch is read a second time; begin the loop over epochs at "
-                f"{epoch + 1}"
-            )
-        if state.steps and state.order["n"] != self.indices.order["n"]:
-            self.indices = self.indices.with_size(state.order["n"])
-        return state
-
-    def _check_epoch(self, state: State) -> None:
-        self.indices.check_order(state)
-        if state.steps and state.order["n"] == self.indices.order["n"]:
-            check_division(state, self.indices)
-
-    def _set_to_other_epoch(self, state: State, epoch: int) -> State | None:
-        """Decides what becomes of a state if set_epoch was called on the sampler after it was loaded."""
-        then = state.order.get("epoch", 0)
-        if state.is_end and epoch > then:
-            return state  # the sampler goes on, and may have generators and a state of its own
-        if epoch < then and called_by_framework():
-            warn_user(
-                f"headrace: a framework set the sampler to epoch {epoch} after a state of epoch {then} was loaded; "
-                f"epoch {then} goes on"
-            )
-            set_sampler_epoch(self._loader, state.order)
-            self.indices, _ = indices_of(self._loader)
-            return state
-        if state.steps:
-            warn_user(
-                f"headrace: set_epoch({epoch}) discards the state that was loaded, of epoch {then} after {state.steps} "
-                f"steps; to go on with it, begin the loop over epochs at {then}"
-            )
-        return None
 
     def _begin_with(self, state: State) -> None:
         """Sets the sampler and the generators to what the epoch begins with."""
