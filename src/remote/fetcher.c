@@ -51,6 +51,7 @@ int hr_fetcher_open(const char *folder, hr_fetcher **ret_fetcher) {
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&fetcher->has_jobs, &monotonic);
     pthread_condattr_destroy(&monotonic);
+    pthread_cond_init(&fetcher->has_saved, NULL);
     int r = hr__path(fetcher->folder, "%s", folder);
     if (r < 0) hr__fail(r, "remote: the path of the folder is too long");
     if (r == 0) r = lock_folder(fetcher);
@@ -351,6 +352,7 @@ hr_fetcher *hr_fetcher_close(hr_fetcher *fetcher) {
     hr__close(&fetcher->lock_fd); /* last: the next fetcher may begin */
     pthread_mutex_destroy(&fetcher->lock);
     pthread_cond_destroy(&fetcher->has_jobs);
+    pthread_cond_destroy(&fetcher->has_saved);
     hr__free(fetcher);
     return NULL;
 }

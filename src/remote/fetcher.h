@@ -162,7 +162,7 @@ struct hr_fetcher {
     int64_t began_ns;
 
     pthread_mutex_t lock; /* of all below */
-    pthread_cond_t has_jobs;
+    pthread_cond_t has_jobs, has_saved;
     bool is_ending;
     struct hr__reader *readers;
     uint64_t reader_count;

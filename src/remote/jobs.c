@@ -261,10 +261,20 @@ static int remove_kept(hr_fetcher *fetcher, const char *name, bool force) {
     return r;
 }
 
+static bool is_saving(hr_fetcher *fetcher, const char *name) {
+    const struct hr__object *object = *list_of(fetcher, name);
+    while (object && (memcmp(object->name, name, HR__NAME_BYTES) != 0 || !object->is_saving)) object = object->next;
+    return object != NULL;
+}
+
 int hr_fetcher_remove(hr_fetcher *fetcher, const char *name, bool force) {
     if (!hr__is_name(name)) return -ENOENT;
     pthread_mutex_lock(&fetcher->lock);
     int r = remove_kept(fetcher, name, force);
+    while (r == -EBUSY && is_saving(fetcher, name)) { /* the fetcher itself has the file open */
+        pthread_cond_wait(&fetcher->has_saved, &fetcher->lock);
+        r = remove_kept(fetcher, name, force);
+    }
     pthread_mutex_unlock(&fetcher->lock);
     return r;
 }
@@ -993,6 +1003,7 @@ void hr_fetcher_save(hr_fetcher *fetcher) {
     for (size_t i = 0; i < count; i++) hr__blocks_finish_save(saves[i].object->blocks, saves[i].bits, is_synced);
     pthread_mutex_lock(&fetcher->lock);
     for (size_t i = 0; i < count; i++) saves[i].object->is_saving = false;
+    pthread_cond_broadcast(&fetcher->has_saved);
     pthread_mutex_unlock(&fetcher->lock);
     hr__free(saves);
 }

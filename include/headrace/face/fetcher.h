@@ -70,7 +70,8 @@ HR_API int hr_fetcher_fail(hr_fetcher *fetcher, uint64_t id, int code, const cha
 HR_API void hr_fetcher_save(hr_fetcher *fetcher);
 
 /* Removes what is kept of an object. -EBUSY: it is in use, and `force` is false: a process has its file open, a
- * connected reader has asked for it, or it is being fetched. -ENOENT. Without a message. */
+ * connected reader has asked for it, or it is being fetched. If hr_fetcher_save runs in another thread and is saving
+ * it, waits for that. -ENOENT. Without a message. */
 HR_API int hr_fetcher_remove(hr_fetcher *fetcher, const char *name, bool force);
 
 /* Shows the figures to observers, in a file of the folder, with what the caller has counted since its start: requests

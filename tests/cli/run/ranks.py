@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions for the scripts of these tests, in a rank. It imports neither torch nor pytest: a rank starts in 50 ms."""
 
-import contextlib
 import os
 import pathlib
 import signal

@@ -168,7 +168,8 @@ CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 @needs_namespaces
 def test_process_1_reaps_and_gives_the_code(tmp_path: Path) -> None:
     """It is so in a container whose entry point is headrace. A child is a zombie until process 1 has run again."""
-    code = """from ranks import *
+    code = """import contextlib
+from ranks import *
 
 def states():
     for name in os.listdir("/proc"):

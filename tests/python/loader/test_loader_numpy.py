@@ -139,7 +139,7 @@ class Shifted:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_replaced_dataset_is_cached_anew(workers: int) -> None:
+def test_samples_of_a_replaced_dataset_are_cached(workers: int) -> None:
     loader = headrace.Loader(Shifted(0), 2, num_workers=workers, cache="8M", multiprocessing_context="fork")
     assert [list(batch) for batch in loader] == [[0, 1], [2, 3]]
     loader.dataset = Shifted(10)

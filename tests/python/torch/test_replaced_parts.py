@@ -145,7 +145,7 @@ class Endless:
 
 
 @only_headrace
-def test_sampler_that_returns_itself_goes_on_with_another_batch_size() -> None:
+def test_state_of_own_iterator_fits_another_batch_size() -> None:
     def loader() -> Any:
         return Headrace(range(8), 3, sampler=Endless())
 
