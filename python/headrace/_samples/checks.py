@@ -186,8 +186,8 @@ def say_stale(name: str, index: int, where: str, version: str) -> str:
 def say_unreadable(name: str, index: int, error: Exception) -> str:
     return (
         f"headrace: samples of the cache of '{name}' cannot be compared with those of its dataset, because it raises "
-        f"for sample {index}, which is kept: {exception_text.in_words(error)}. The kept samples are used. If the files of "
-        "the dataset have changed, give another version= to headrace.cache_samples, or remove the samples (headrace "
+        f"for sample {index}, which is kept: {exception_text.in_words(error)}. The kept samples are used. If the files "
+        "of the dataset have changed, give another version= to headrace.cache_samples, or remove the samples (headrace "
         f"cache rm {name}.samples)" + help_on("samples-differ")
     )
 

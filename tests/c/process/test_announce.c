@@ -5,6 +5,11 @@
 #include <ftw.h>
 
 #include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "base/base.h"
 #include "remote/fetcher.h"
@@ -515,6 +520,54 @@ static void an_object_is_in_use_until_its_last_reader_ends(void **state) {
     for (int i = 0; i < READERS - 1; i++) hr__link_drop(&links[i]);
 }
 
+static atomic_int removing_tid, removed;
+
+static void remove_first(void *ignored) {
+    (void)ignored;
+    atomic_store(&removing_tid, (int)syscall(SYS_gettid));
+    atomic_store(&removed, hr_fetcher_remove(fetcher, known[0]->object.name, false));
+}
+
+static bool sleeps(int tid) {
+    char path[64], text[512] = "";
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
+    FILE *file = fopen(path, "r");
+    char *end = file && fgets(text, sizeof text, file) ? strrchr(text, ')') : NULL;
+    if (file) fclose(file);
+    return end && end[2] == 'S';
+}
+
+static struct hr__object *only_object(void) {
+    for (size_t i = 0; i < HR__OBJECT_LISTS; i++)
+        if (fetcher->objects[i]) return fetcher->objects[i];
+    return NULL;
+}
+
+static void an_object_that_is_being_saved_is_removed_afterwards(void **state) {
+    enum { RUNS = 1 };
+    struct hr__thread thread;
+    (void)state;
+    start_fetcher(UINT64_MAX);
+    struct hr__link link = connect_reader();
+    send_range(&link, HR__READ, 0, 0, UNIT);
+    fetch(0, 0, UNIT);
+    check(await_answer(&link) == 0);
+    hr__link_drop(&link);
+    await_connections(0);
+    pthread_mutex_lock(&fetcher->lock);
+    only_object()->is_saving = true; /* as while its file system is synced */
+    pthread_mutex_unlock(&fetcher->lock);
+    atomic_store(&removed, RUNS);
+    must(hr__thread_start(&thread, remove_first, NULL));
+    int64_t deadline_ns = in_s(PATIENCE_S);
+    while (atomic_load(&removed) == RUNS && !sleeps(atomic_load(&removing_tid)) && now_ns() < deadline_ns)
+        hr__sleep_until(now_ns() + HR_NS_PER_S / 1000);
+    check(atomic_load(&removed) == RUNS);
+    hr_fetcher_save(fetcher);
+    hr__thread_join(&thread);
+    check(atomic_load(&removed) == 0);
+}
+
 /* ---- a loop that is paused ---- */
 
 static uint64_t bytes_in_memory(void) {
@@ -581,6 +634,7 @@ int main(void) {
         TEST(calls_to_a_dead_host_hold_back_no_others),
         TEST(a_reader_that_comes_late_has_its_own_time),
         TEST(an_object_is_in_use_until_its_last_reader_ends),
+        TEST(an_object_that_is_being_saved_is_removed_afterwards),
         TEST(memory_of_a_paused_loop_is_given_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
