@@ -51,9 +51,11 @@ def _collate(samples: list[Any], field: str) -> Any:
 def _stack(samples: list[Any], field: str) -> Any:
     import numpy as np
 
-    first = samples[0]
+    first, kinds = samples[0], set(map(type, samples))
     try:
-        if not any(isinstance(one, np.ma.MaskedArray) for one in samples):
+        if kinds == {np.ndarray}:
+            return np.stack(samples)
+        if not any(issubclass(kind, np.ma.MaskedArray) for kind in kinds):
             return np.stack([np.asarray(one) if isinstance(one, np.matrix) else one for one in samples])
         batch = np.ma.stack(samples)
     except ValueError as error:

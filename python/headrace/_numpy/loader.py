@@ -176,10 +176,8 @@ class Loader(Options):
     def _check_values(self) -> None:
         """Raises TypeError or ValueError if an argument is bad."""
         if isinstance(self.dataset, (Mixture, Order, Plan)):
-            kind, argument = (
-                type(self.dataset).__name__,
-                "batch_sampler" if isinstance(self.dataset, Plan) else "sampler",
-            )
+            kind = type(self.dataset).__name__
+            argument = "batch_sampler" if isinstance(self.dataset, Plan) else "sampler"
             raise TypeError(
                 f"dataset should be what has the samples, but got a {kind}, which gives indices; give "
                 f"Loader(dataset, {argument}=...) the {kind} and its dataset"
@@ -405,13 +403,8 @@ class Loader(Options):
         return self._kept.report(AsAnyLoader(self))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            **self.__dict__,
-            "_iterator": None,
-            "_given": (),
-            "_kept": self._kept.copied(),
-            "_context": self._method,
-        }
+        ended = {"_iterator": None, "_given": ()}
+        return {**self.__dict__, **ended, "_kept": self._kept.copied(), "_context": self._method}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
