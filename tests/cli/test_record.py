@@ -328,20 +328,24 @@ def test_ranks_have_their_own_files(tmp_path: Path) -> None:
 
 
 def test_a_running_job_is_recorded(tmp_path: Path) -> None:
-    """With the loaders that its child makes later."""
+    """With the loaders that its child makes later. Each of the two waits until it is recorded."""
     code = """
 import glob, subprocess, sys, time
 import train
 
+IS_CHILD = len(sys.argv) > 1
+WAITS_AT, FILES = (0, 2) if IS_CHILD else (100, 1)
+
 class Watched(train.Data):
     def __getitem__(self, index):
-        while index == 100 and not glob.glob("run1/*.hrr"):  # until it is recorded
+        while index == WAITS_AT and len(glob.glob("run1/*.hrr")) < FILES:
             time.sleep(0.01)
         return super().__getitem__(index)
 
 train.Data = Watched
 train.main()
-subprocess.run([sys.executable, "train.py"], check=True)
+if not IS_CHILD:
+    subprocess.run([sys.executable, "both.py", "child"], check=True)
 """
     script(tmp_path, 200, 4)
     (tmp_path / "both.py").write_text(code)

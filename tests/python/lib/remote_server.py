@@ -77,6 +77,9 @@ class _Handler(BaseHTTPRequestHandler):
         if name in owner.redirects:
             self._answer(302, b"", {"Location": owner.redirects[name]})
             return
+        if owner.needs not in self.path:
+            self._answer(403, b"no")
+            return
         if owner.refused and (name in owner.refused or "*" in owner.refused):
             self._answer(403, b"no")
             return
@@ -182,6 +185,7 @@ class RemoteServer:
         self.faults = Faults()
         self.redirects: dict[str, str] = {}
         self.refused: set[str] = set()
+        self.needs = ""  # what each path has to contain
         self.latency_s = 0.0
         self.ignores_if_match = self.ignores_range = self.refuses_without_etag = False
         self.requests: list[tuple[str, dict[str, str]]] = []
