@@ -84,6 +84,7 @@ class Claims:
         return True
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self.running.unlink(missing_ok=True)
         if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:  # the other runs have them
             session.exitstatus = pytest.ExitCode.OK
 

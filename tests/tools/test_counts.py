@@ -86,13 +86,13 @@ def test_dies():
 """
 
 
-def test_run_of_pytest_that_dies_names_its_test(tmp_path, monkeypatch, capfd):
+def test_run_of_pytest_that_dies_names_its_test(tmp_path, inner_pytest, monkeypatch, capfd):
+    command, environment = inner_pytest
     (tmp_path / "build").mkdir()
-    (tmp_path / "conftest.py").symlink_to(ROOT / "tests/conftest.py")
-    file = tmp_path / "test_dies.py"
-    file.write_text(DIES)
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    (tmp_path / "test_dies.py").write_text(DIES)
+    for name in ("PYTHONPATH", "TMPDIR"):
+        monkeypatch.setenv(name, environment[name])
     monkeypatch.setattr(run_tests, "ROOT", tmp_path)
-    run = run_tests.Pytest(1, [f"--config-file={ROOT / 'pyproject.toml'}", f"--claims={tmp_path}", str(file)])
+    run = run_tests.Pytest(1, [*command[command.index("-c") :], f"--claims={tmp_path}", "test_dies.py"])
     assert run.finish(tmp_path) == Tally(failed=1)
     assert re.search(r"ended with status 3 in \S*::test_dies; ", capfd.readouterr().out)
