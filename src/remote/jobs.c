@@ -244,34 +244,32 @@ static bool let_go(hr_fetcher *fetcher, const char *name) {
     return true;
 }
 
-static bool has_users(hr_fetcher *fetcher, const char *name) {
+static bool is_saving(const struct hr__object *object) {
+    return object->is_saving;
+}
+
+/* Returns true if one of the objects with a name, which may have several URLs, is so. */
+static bool has_any(hr_fetcher *fetcher, const char *name, bool (*is_so)(const struct hr__object *)) {
     const struct hr__object *object = *list_of(fetcher, name);
-    while (object && (memcmp(object->name, name, HR__NAME_BYTES) != 0 || !hr__is_claimed(object)))
-        object = object->next;
+    while (object && (memcmp(object->name, name, HR__NAME_BYTES) != 0 || !is_so(object))) object = object->next;
     return object != NULL;
 }
 
 /* A part that is being fetched is then written to a file without a name, and the next request makes a new file. */
 static int remove_kept(hr_fetcher *fetcher, const char *name, bool force) {
     uint64_t disk_bytes = 0;
-    if (!force && has_users(fetcher, name)) return -EBUSY;
+    if (!force && has_any(fetcher, name, hr__is_claimed)) return -EBUSY;
     if (!let_go(fetcher, name) && !force) return -EBUSY;
     int r = hr__kept_remove_file(fetcher->folder, name, force, &disk_bytes);
     fetcher->kept_bytes -= hr__min(fetcher->kept_bytes, disk_bytes);
     return r;
 }
 
-static bool is_saving(hr_fetcher *fetcher, const char *name) {
-    const struct hr__object *object = *list_of(fetcher, name);
-    while (object && (memcmp(object->name, name, HR__NAME_BYTES) != 0 || !object->is_saving)) object = object->next;
-    return object != NULL;
-}
-
 int hr_fetcher_remove(hr_fetcher *fetcher, const char *name, bool force) {
     if (!hr__is_name(name)) return -ENOENT;
     pthread_mutex_lock(&fetcher->lock);
     int r = remove_kept(fetcher, name, force);
-    while (r == -EBUSY && is_saving(fetcher, name)) { /* the fetcher itself has the file open */
+    while (r == -EBUSY && has_any(fetcher, name, is_saving)) { /* the fetcher itself has the file open */
         pthread_cond_wait(&fetcher->has_saved, &fetcher->lock);
         r = remove_kept(fetcher, name, force);
     }

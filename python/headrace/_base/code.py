@@ -161,14 +161,16 @@ def accesses(code: CodeType) -> Iterator[Access]:
         if not (one.opname.startswith(_READS) or "_LOAD_FAST" in one.opname):
             continue
         variable = one.argval[-1] if isinstance(one.argval, tuple) else one.argval
-        attributes = [it.argval for it in itertools.takewhile(lambda it: it.opname in _GETS, all_[at + 1 :])]
-        after = all_[at + 1 + len(attributes)]
+        end = at + 1
+        while all_[end].opname in _GETS:
+            end += 1
+        attributes, after = tuple(it.argval for it in all_[at + 1 : end]), all_[end]
         called: tuple[Any, ...] | None = None
         if after.opname.startswith("LOAD_CONST"):
             called = (after.argval,)
         elif after.opname in _CALLS and after.arg == 0:
             called = ()
-        yield Access(variable, one.opname in _READS_GLOBAL, tuple(attributes), called)
+        yield Access(variable, one.opname in _READS_GLOBAL, attributes, called)
 
 
 # ---- classes ----

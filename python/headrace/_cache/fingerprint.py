@@ -177,17 +177,19 @@ class _Pickler(pickle.Pickler):
 
     def _by_attributes(self, value: Any) -> Any:
         """Writes an object by its attributes if pickle has no way to."""
-        own = copyreg.dispatch_table.get(type(value))  # such as that of `re.compile`
+        cls = type(value)
+        own = copyreg.dispatch_table.get(cls)  # such as that of `re.compile`
+        if cls not in self._leaves_out:
+            self._leaves_out[cls] = self._left_out is not None and _pickles_itself(cls)
+        if own is not None and not self._leaves_out[cls]:
+            return NotImplemented
         try:
             reduced = value.__reduce_ex__(4) if own is None else own(value)
         except Exception:
             if own is not None:
                 return NotImplemented
         else:
-            cls = type(value)
-            if cls not in self._leaves_out:
-                self._leaves_out[cls] = self._left_out is not None and _pickles_itself(cls)
-            if self._leaves_out[cls] and self._left_out is not None:
+            if self._left_out is not None and self._leaves_out[cls]:
                 names = _names_left_out(value, reduced)
                 if names:
                     self._left_out(cls, names)

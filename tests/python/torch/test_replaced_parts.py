@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.utils.data
 from compare import assert_same
-from loaders import Headrace, Torch, only_headrace
+from loaders import ENGINE, Headrace, Torch, only_headrace
 from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset
 from torch.utils.data import _DatasetKind as DatasetKind
 from torch.utils.data._utils import fetch as fetchers
@@ -86,6 +86,38 @@ def test_fetch_replaced_in_an_epoch_makes_the_rest(
             return [repr(one) for one in (first, *iterator)]
 
     assert rest_of(Headrace) == rest_of(Torch)
+
+
+class Replacing(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    """A dataset that replaces torch's fetch in its worker when its sample 4 is made."""
+
+    def __len__(self) -> int:
+        return 7
+
+    def __getitem__(self, index: int) -> int:
+        kind = fetchers._MapDatasetFetcher
+        if index == 4:
+            kind.fetch = FETCHES["with the indices"](kind.fetch)
+        return index
+
+
+class ReplacingStream(Stream):
+    def __iter__(self) -> Iterator[int]:
+        for index in super().__iter__():
+            if index == 4:
+                kind = fetchers._IterableDatasetFetcher
+                kind.fetch = FETCHES["with the indices"](kind.fetch)
+            yield index
+
+
+@pytest.mark.parametrize("dataset", [Replacing(), ReplacingStream(7)], ids=["map", "iterable"])
+@pytest.mark.parametrize("options", [{}, {"on_bad_sample": "skip"}], ids=["plain", "by sample"])
+def test_fetch_replaced_in_a_worker_makes_the_rest(dataset: Any, options: dict[str, Any]) -> None:
+    """Samples that an option of headrace's makes one by one never come from torch's fetcher."""
+    both = {"batch_size": 2, "num_workers": 1, "multiprocessing_context": "fork"}
+    found = [repr(batch) for batch in Headrace(dataset, **both, **(options if ENGINE else {}))]
+    expected = [repr(batch) for batch in Torch(dataset if not options else range(7), **both)]
+    assert found == expected
 
 
 @only_headrace

@@ -123,14 +123,9 @@ class BatchMaker(DatasetBatchMaker):
         packed = names_of(self.collate_fn)
         self.flavor = _core.FLAVOR_TENSOR if packed is None else packed
         is_known = packed is not None or default_collate.is_torchs(self.collate_fn)
-        self.collates_in_c = self.auto_collation and is_known and originals.fetches()
         if not self.auto_collation and _default_convert is not None and self.collate_fn is _default_convert:
             self.collate_fn = _convert
-        self._finishing: Any = deferred.Passing()
-        if not self.collates_in_c:
-            self._finishing = deferred.Finishing(
-                self.collate_fn, self._port.threads, keeps=True, begin=self._port.begin_collate
-            )
+        self._collate_in_c(self.auto_collation and is_known and originals.fetches())
         if self._maker is None and self.settings.is_per_sample:
             return self._new_iterable_fetcher(self._finishing)
         fetcher = classes.DatasetKind.create_fetcher(
@@ -141,6 +136,21 @@ class BatchMaker(DatasetBatchMaker):
         if self._maker is not None and self.auto_collation:
             self._gatherer = _rows.gatherer_of(self.dataset, self.collate_fn)
         return fetcher
+
+    def _collate_in_c(self, collates_in_c: bool) -> None:
+        """Chooses what the fetcher calls with the samples of a batch."""
+        self.collates_in_c = collates_in_c
+        self._finishing: Any = deferred.Passing()
+        if not collates_in_c:
+            self._finishing = deferred.Finishing(
+                self.collate_fn, self._port.threads, keeps=True, begin=self._port.begin_collate
+            )
+
+    def _call_replaced(self) -> None:
+        """Lets torch's fetcher collate, because a program has replaced its `fetch` in this worker."""
+        if isinstance(self._fetcher, (classes.MapFetcher, classes.IterableFetcher)):
+            self._collate_in_c(False)
+            self._fetcher.collate_fn = self._finishing
 
     def _new_iterable_fetcher(self, collate_fn: Any) -> Any:
         fetcher = IterableFetcher(
@@ -172,6 +182,8 @@ class BatchMaker(DatasetBatchMaker):
         return deferred.read(self._fetch_task, task)
 
     def _fetch_task(self, task: Any) -> Any:
+        if self.collates_in_c and not originals.fetches():
+            self._call_replaced()
         if not self._is_plain:
             return self._fetch_and_note(task)
         rows = self._gather(task)  # the usual case: samples by index, without options

@@ -23,6 +23,8 @@ from headrace.torch._own.classes import (
     BatchSampler,
     DatasetKind,
     DistributedSampler,
+    IterableFetcher,
+    MapFetcher,
     RandomSampler,
     SequentialSampler,
     SubsetRandomSampler,
@@ -123,7 +125,6 @@ _DATASETS = {
     ConcatDataset: ("datasets", "cumulative_sizes"),
 }
 _COLLATE: Any = sys.modules.get(f"{UTILS}.collate")
-_FETCH: Any = sys.modules.get(f"{UTILS}.fetch")
 
 
 def _collate_rows() -> Iterable[_Row]:
@@ -146,10 +147,9 @@ def _collate_rows() -> Iterable[_Row]:
 
 def _fetch_rows() -> Iterable[_Row]:
     """Yields the rows of what makes torch's fetchers, and of these."""
-    names = vars(_FETCH)
-    for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
-        yield names, name, names[name]
-        yield from _method(names[name], "fetch")
+    for kind in (MapFetcher, IterableFetcher):
+        yield vars(sys.modules[kind.__module__]), kind.__name__, kind
+        yield from _method(kind, "fetch")
     yield from _method(DatasetKind, "create_fetcher")
 
 
@@ -169,7 +169,9 @@ def _dataset_rows() -> Iterable[_Row]:
 
 
 def _made(*parts: Any) -> Originals | None:
-    if None in (_COLLATE, _FETCH, DatasetKind) or not torch_names.find(f"{UTILS}.collate.default_collate_fn_map"):
+    if None in (_COLLATE, MapFetcher, IterableFetcher, DatasetKind) or not torch_names.find(
+        f"{UTILS}.collate.default_collate_fn_map"
+    ):
         return None
     try:
         return Originals(tuple(row for part in parts for row in part()))
