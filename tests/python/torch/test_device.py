@@ -361,9 +361,11 @@ def test_slot_of_several_windows_is_not_registered(flawless: Simulated) -> None:
 
 @pytest.mark.parametrize("prefetch", [0, 1, 2])
 def test_batch_that_needs_what_is_registered_gets_it(flawless: Simulated, prefetch: int) -> None:
-    """It does so too if it is looked for ahead of time, when only the next call of next() can wait for copies."""
+    """It does so too if it is looked for ahead of time, when only the next call of next() can wait for copies, and if
+    it is looked for several times before that call, because other batches are ahead."""
     dataset = Jumping(80, 10, 500_000)  # 8 MB of 8 MiB
-    loader = loader_of(dataset, arena_limit=8 << 20, num_workers=1, device_prefetch=prefetch)
+    options = {"arena_limit": 8 << 20, "num_workers": 1, "prefetch_factor": 4}
+    loader = loader_of(dataset, device_prefetch=prefetch, **options)
     for number, (rows, indices) in enumerate(loader):
         assert rows[:, -1].tolist() == indices.tolist() == list(range(4 * number, 4 * number + 4))
         time.sleep(0.05)  # the worker asks for memory meanwhile

@@ -355,7 +355,7 @@ class Engine:
         """Does what next does, before the consumer asks for the batch. Returns None if the next answer has not arrived
         yet, or if only next can decide what comes. It draws nothing: submit_owed submits the task that is due for the
         answer when the batch is handed on."""
-        while self._has_begun and not self._is_over:
+        while self._has_begun and not self._is_over and not self._needs_memory:  # a second look would refuse the memory
             try:
                 status = self._core.wait(0.0)
             except (TimeoutError, _core.WorkerDied):
