@@ -100,3 +100,21 @@ def test_objects_of_a_failed_test_are_freed(tmp_path: pathlib.Path, run: Run) ->
     (tmp_path / "test_file.py").write_text(FAILED)
     status, output = run("test_file.py")
     assert status == 1 and "1 failed, 1 passed" in output, output
+
+
+ENDLESS = """
+import time
+from hypothesis import given, strategies as st
+
+@given(st.integers())
+def test_hangs(number):
+    while True:
+        time.sleep(0.01)
+"""
+
+
+def test_drawn_example_that_never_ends_ends_the_run(tmp_path: pathlib.Path, run: Run) -> None:
+    """Hypothesis takes the exception of the time limit for one of the example, and runs the example again."""
+    (tmp_path / "test_file.py").write_text(ENDLESS)
+    status, output = run("-o", "timeout=1", "-o", "faulthandler_timeout=3", "test_file.py")
+    assert status != 0 and "test_file.py" in output and "in test_hangs" in output, output

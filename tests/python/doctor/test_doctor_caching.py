@@ -59,7 +59,7 @@ def test_slow_samples_that_fit_are_advised_to_be_cached() -> None:
     state = random.getstate()
     (found,) = check_caching(headrace.Loader(Slow()))
     assert found.name == "caching" and re.fullmatch(r"(39|40)\d\.\d KiB of samples", found.value)
-    assert found.fix == 'cache="auto" in headrace.torch.DataLoader'
+    assert found.fix == 'cache="auto" in headrace.Loader'
     assert "Making a sample takes 5.00 ms" in found.consequence
     assert random.getstate() == state
 

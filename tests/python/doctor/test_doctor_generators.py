@@ -61,6 +61,12 @@ def seed_of_worker(worker: int) -> None:
     info.dataset.generator = np.random.default_rng(info.seed)
 
 
+def seed_of_own_worker(worker: int) -> None:
+    info = headrace.get_worker_info()
+    assert info is not None
+    info.dataset.generator = np.random.default_rng(info.seed)
+
+
 def fixed_seed_of_worker(worker: int) -> None:
     info = torch.utils.data.get_worker_info()
     assert info is not None
@@ -81,7 +87,8 @@ def test_equal_random_numbers_in_workers_are_found(kind: Any) -> None:
         assert (found.name, found.severity) == ("random numbers", "warning")
         assert "copy of dataset.generator, and all copies give the same" in found.consequence
         assert "Each epoch repeats them" in found.consequence
-        assert 'rng="sample"' in found.fix
+        name = "headrace.Loader" if kind is headrace.Loader else "headrace.torch.DataLoader"
+        assert found.fix.startswith(f'rng="sample" in {name}: ')
     (found,) = check(kind, Noise(random.Random(0)), persistent_workers=True)
     assert "Each epoch" not in found.consequence
     (found,) = check(kind, range(8), collate_fn=Mixing())
@@ -99,6 +106,8 @@ def test_generators_that_worker_init_fn_seeds_are_no_finding() -> None:
     assert check(torch.utils.data.DataLoader, dataset, worker_init_fn=seed_of_worker) == []
     assert check(headrace.torch.DataLoader, dataset, rng="sample") == []
     assert check(headrace.torch.DataLoader, dataset, worker_init_fn=fixed_seed_of_worker) == []
+    assert check(headrace.Loader, dataset, rng="sample") == []
+    assert check(headrace.Loader, dataset, worker_init_fn=seed_of_own_worker) == []
 
 
 def test_generators_that_cannot_be_seeded_by_sample_are_found() -> None:

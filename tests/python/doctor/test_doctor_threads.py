@@ -89,7 +89,7 @@ def test_samples_that_wait_are_advised_to_have_threads(dataset: Any) -> None:
     state = random.getstate()
     (found,) = check_threads(headrace.Loader(dataset))
     assert (found.name, found.severity) == ("threads", "note")
-    assert found.fix == "sample_threads=16 in headrace.torch.DataLoader"
+    assert found.fix == "sample_threads=16 in headrace.Loader"
     assert "Made by 16 threads, 3 times, the samples were the same." in found.consequence
     assert random.getstate() == state
 

