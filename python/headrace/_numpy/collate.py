@@ -20,10 +20,15 @@ def default_collate(samples: list[Any]) -> Any:
 
     Raises:
         TypeError: if the samples have other types, or if some samples have numbers and others do not.
-        ValueError: if the samples have different lengths or shapes.
+        ValueError: if there are no samples, or if they have different lengths or shapes.
         KeyError: if a mapping lacks a key of the first one.
         OverflowError: if an int does not fit into int64.
     """
+    if len(samples) == 0:
+        raise ValueError(
+            "headrace: default_collate got no samples, so nothing says of which type the batch is; a batch_sampler must not "
+            "give empty lists of indices, or give the loader a collate_fn that takes empty lists"
+        )
     return _collate(samples, "")
 
 

@@ -16,6 +16,7 @@ from headrace._samples.compare import difference
 from headrace._samples.random_numbers import generators_kept, seed_all
 from headrace.doctor.machine.cache import memory_room
 from headrace.doctor.observations import Observation
+from headrace.doctor.run.fixes import with_option
 
 _SAMPLES = 6
 _WORTH_IT = 3.0  # times as fast
@@ -32,12 +33,12 @@ def check_caching(loader: Any) -> list[Observation]:
     if not has_parts or isinstance(dataset, CachedSamples) or getattr(loader, "cache", None) is not None:
         return []
     try:
-        return _measure(dataset)
+        return _measure(loader, dataset)
     except Exception:
         return []
 
 
-def _measure(dataset: Any) -> list[Observation]:
+def _measure(loader: Any, dataset: Any) -> list[Observation]:
     uncached = CachedSamples(dataset, None)  # makes samples as a cache would keep them
     numbers = checks.spread(len(dataset), _SAMPLES)
     seconds, size, random = 0.0, 0, ""
@@ -55,15 +56,10 @@ def _measure(dataset: Any) -> list[Observation]:
     total, room = int(each * len(dataset)), memory_room(_core.machine())
     if made_s < _LEAST_S or speedup < _WORTH_IT or total > room:
         return []
-    return [_observe(made_s, speedup, total, room, random)]
-
-
-def _observe(made_s: float, speedup: float, total: int, room: int, random: str) -> Observation:
     text = f"Making a sample takes {1e3 * made_s:.2f} ms, and copying one from memory about 1/{speedup:.0f} of that."
-    fix = 'cache="auto" in headrace.torch.DataLoader'
+    fix = with_option(loader, 'cache="auto"')
     if random:
         text += f" The samples are random ({random}), so the random steps have to run behind the cache."
         fix = "headrace.cache_samples(dataset_without_random_steps, transform=random_steps)"
-    return Observation(
-        "caching", "note", f"{in_units(total)} of samples", f"{in_units(room)} fit into memory", text, fix
-    )
+    value, limit = f"{in_units(total)} of samples", f"{in_units(room)} fit into memory"
+    return [Observation("caching", "note", value, limit, text, fix)]

@@ -12,10 +12,12 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from headrace import Loader
 from headrace._base import lookup
 from headrace._samples.own_generators import Search, roots_of
 from headrace.doctor.observations import Observation
 from headrace.doctor.run import measure
+from headrace.doctor.run.fixes import with_option
 
 _WORKERS = 2
 _NAMED = 4
@@ -117,19 +119,21 @@ def check_generators(loader: Any) -> list[Observation]:
         again = [] if loader.persistent_workers else _equal(runs[0], _run(loader)[0])
     except Exception:
         return []
-    return [_observe(paths, [path for path in paths if path in again])]
+    return [_observe(loader, paths, [path for path in paths if path in again])]
 
 
-def _observe(paths: list[str], repeated: list[str]) -> Observation:
+def _observe(loader: Any, paths: list[str], repeated: list[str]) -> Observation:
     text = (
         f"Each worker has a copy of {_in_words(paths)}, and all copies give the same random numbers, so samples of one "
         "worker have those of another."
     )
     if repeated:
         text += " Each epoch repeats them, because new workers get the same copies."
+    option = with_option(loader, 'rng="sample"')
+    module = "headrace" if isinstance(loader, Loader) else "torch.utils.data"
     fix = (
-        'rng="sample" in headrace.torch.DataLoader: each sample has its own, with any number of workers; or seed them '
-        "in worker_init_fn with torch.utils.data.get_worker_info().seed"
+        f"{option}: each sample has its own, with any number of workers; or seed them in worker_init_fn with "
+        f"{module}.get_worker_info().seed"
     )
     return Observation("random numbers", "warning", "equal in all workers", f"{len(paths)} generators", text, fix)
 

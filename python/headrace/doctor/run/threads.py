@@ -18,6 +18,7 @@ from headrace._samples.sample_generators import SampleInWork
 from headrace._samples.threaded import InProcess
 from headrace._samples.threads import Batch
 from headrace.doctor.observations import Observation
+from headrace.doctor.run.fixes import with_option
 
 _SAMPLES = 64
 _MOST_S = 3.0  # for these, one after the other
@@ -38,11 +39,10 @@ class _Alone(NamedTuple):
 
 def check_threads(loader: Any) -> list[Observation]:
     """Returns what threads would do to a map-style dataset, or does for a loader that has them."""
-    dataset, given = prepared.shown(loader.dataset), lookup.attribute(loader, "sample_threads", 1)
+    dataset, has_threads = prepared.shown(loader.dataset), _has_threads(loader)
     if not (lookup.has_special(dataset, "__getitem__") and lookup.has_special(dataset, "__len__")):
         return []
-    has_threads = type(given) is int and given > 1
-    count = given if has_threads else _TRIED_THREADS
+    count = loader.sample_threads if has_threads else _TRIED_THREADS
     try:
         with generators_kept():
             alone = _make_alone(dataset)
@@ -50,9 +50,14 @@ def check_threads(loader: Any) -> list[Observation]:
                 return []
             if why := _why_not(dataset, count):
                 return [_observe_refusal(alone, why)]
-            return [_observe(dataset, alone, count, has_threads)]
+            return [_observe(loader, dataset, alone, count)]
     except Exception:  # of a sample: the loader's own run raises it
         return []
+
+
+def _has_threads(loader: Any) -> bool:
+    given = lookup.attribute(loader, "sample_threads", 1)
+    return type(given) is int and given > 1
 
 
 def _is_worth_it(alone: _Alone) -> bool:
@@ -106,7 +111,8 @@ def _observe_refusal(alone: _Alone, why: str) -> Observation:
     )
 
 
-def _observe(dataset: Any, alone: _Alone, count: int, has_threads: bool) -> Observation:
+def _observe(loader: Any, dataset: Any, alone: _Alone, count: int) -> Observation:
+    has_threads = _has_threads(loader)
     value, limit = f"{in_duration(alone.seconds)} a sample", f"{len(alone.samples)} samples"
     if differing := _differing(dataset, alone, count):
         named = ", ".join(f"{index} ({where})" for index, where in list(differing.items())[:_NAMED])
@@ -122,13 +128,8 @@ def _observe(dataset: Any, alone: _Alone, count: int, has_threads: bool) -> Obse
         text += "Threads do not help samples that compute: more workers do."
         return Observation("threads", "note", value, limit, text, "leave out sample_threads")
     text += "" if has_threads else "Each worker can make many of them at a time."
-    return Observation(
-        "threads", "ok" if has_threads else "note", value, limit, text, "" if has_threads else _fix(count)
-    )
-
-
-def _fix(count: int) -> str:
-    return f"sample_threads={count} in headrace.torch.DataLoader"
+    fix = "" if has_threads else with_option(loader, f"sample_threads={count}")
+    return Observation("threads", "ok" if has_threads else "note", value, limit, text, fix)
 
 
 def _differing(dataset: Any, alone: _Alone, count: int) -> dict[int, str]:
