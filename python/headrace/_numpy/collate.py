@@ -26,8 +26,8 @@ def default_collate(samples: list[Any]) -> Any:
     """
     if len(samples) == 0:
         raise ValueError(
-            "headrace: default_collate got no samples, so nothing says of which type the batch is; a batch_sampler must not "
-            "give empty lists of indices, or give the loader a collate_fn that takes empty lists"
+            "headrace: default_collate got no samples, so nothing says of which type the batch is; a batch_sampler "
+            "must not give empty lists of indices, or give the loader a collate_fn that takes empty lists"
         )
     return _collate(samples, "")
 
