@@ -37,10 +37,12 @@ class RaisingSampler:
 
 
 class RaisingNext(RaisingSampler):
-    """A sampler that is its own iterator, and no generator."""
+    """A sampler that is its own iterator, and no generator. It begins once, because torch's BatchSampler calls iter()
+    for each batch."""
+
+    given = 0
 
     def __iter__(self) -> Any:
-        self.given = 0
         return self
 
     def __next__(self) -> Any:

@@ -153,6 +153,8 @@ def test_forked_worker_copies_only_what_it_reads(kind: str) -> None:
 
 
 def test_looking_copies_nothing() -> None:
+    """If a look wrote where it reads, 200 of them would copy nearly all. The kernel may copy a few pages: it makes huge
+    pages of small ones."""
     value = records()
 
     def work() -> tuple[float, float]:
@@ -162,7 +164,7 @@ def test_looking_copies_nothing() -> None:
         return before, share(value)
 
     before, after = result_of_fork(work)
-    assert after == pytest.approx(before, abs=0.001)
+    assert before - 0.001 < after < before + 0.01
 
 
 @pytest.mark.parametrize(
