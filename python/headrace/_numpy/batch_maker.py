@@ -31,8 +31,8 @@ from headrace._samples.start_state import StartState
 class WorkerInfo:
     """Describes a worker process: its number `id` from 0 to `num_workers` - 1, its `seed`, and its copy of the dataset.
 
-    seed: of 32 bits, for a generator of the worker's own. It follows from the loader's seed, the worker's number, and
-    the epoch in which the worker was started.
+    seed: that of the loader, so it is the same in all workers. A generator of a worker's own takes the number of the
+    worker too: numpy.random.default_rng([info.seed, info.id]).
     """
 
     id: int
@@ -67,10 +67,6 @@ class Fetcher:
         return [self._dataset[index] for index in indices]
 
 
-def _seed_of_worker(seed: int, epoch: int, worker: int) -> int:
-    return random.Random(f"{seed} {epoch} {worker} own").getrandbits(32)
-
-
 def _seed_all(seed: int, epoch: int, worker: int) -> None:
     """Seeds random, and numpy if it is imported already, from the loader's seed, the epoch and the worker's number."""
     random.seed(f"{seed} {epoch} {worker}")
@@ -102,8 +98,7 @@ class BatchMaker(DatasetBatchMaker):
         diagnostics.record_stacks_and_stderr(port)
         _core.use_numpy()
         limit_library_threads()
-        seed = _seed_of_worker(self.seed, start.epoch, self.worker)
-        _worker_info = WorkerInfo(self.worker, self.num_workers, seed, prepared.shown(self.dataset))
+        _worker_info = WorkerInfo(self.worker, self.num_workers, self.seed, prepared.shown(self.dataset))
         self._port = port
         self.notes = None
         self.collates_in_c = self.batched and self.collate_fn is None

@@ -126,8 +126,11 @@ class Guard:
     """Finds out whether samples that threads make draw from the generators of the process.
 
     In the first batch of an epoch each thread looks after each sample, so a sample that sets a state and restores it is
-    found too. Python's `random` is also drawn from by clients of servers, for the time that they wait before another
-    try. So it is an error only if most samples of that batch have drawn, and otherwise a warning, once.
+    found in most epochs. It is not found if the samples restore in the reverse order of setting, so that each look
+    finds the state before: then they may have wrong numbers, and nothing says so.
+
+    Python's `random` is also drawn from by clients of servers, for the time that they wait before another try. So it is
+    an error only if most samples of that batch have drawn, and otherwise a warning, once.
     """
 
     def __init__(self) -> None:

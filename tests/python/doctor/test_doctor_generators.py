@@ -64,7 +64,7 @@ def seed_of_worker(worker: int) -> None:
 def seed_of_own_worker(worker: int) -> None:
     info = headrace.get_worker_info()
     assert info is not None
-    info.dataset.generator = np.random.default_rng(info.seed)
+    info.dataset.generator = np.random.default_rng([info.seed, info.id])
 
 
 def fixed_seed_of_worker(worker: int) -> None:

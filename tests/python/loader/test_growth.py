@@ -153,8 +153,8 @@ def test_forked_worker_copies_only_what_it_reads(kind: str) -> None:
 
 
 def test_looking_copies_nothing() -> None:
-    """If a look wrote where it reads, 200 of them would copy nearly all. The kernel may copy a few pages: it makes huge
-    pages of small ones."""
+    """If a look wrote where it reads, 200 of them would copy nearly all. Why a few pages were copied once, on a busy
+    machine, is not known."""
     value = records()
 
     def work() -> tuple[float, float]:

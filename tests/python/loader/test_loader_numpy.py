@@ -398,26 +398,6 @@ def test_matrices_are_stacked_along_a_new_dimension() -> None:
     assert type(batch) is np.ndarray and batch.shape == (3, 1, 2)
 
 
-class Seeds:
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, index: int) -> int:
-        info = headrace.get_worker_info()
-        assert info is not None
-        return info.seed
-
-
-def test_seed_of_a_worker_differs_from_others_and_epochs() -> None:
-    """Two generators with one seed would give equal random numbers."""
-    loader = headrace.Loader(Seeds(), 2, seed=5, num_workers=2)
-    first, second = ([batch.tolist() for batch in loader] for _ in range(2))
-    assert all(epoch == [[epoch[0][0]] * 2, [epoch[1][0]] * 2] * 2 for epoch in (first, second))
-    assert len({first[0][0], first[1][0], second[0][0], second[1][0]}) == 4
-    again = [batch.tolist() for batch in headrace.Loader(Seeds(), 2, seed=5, num_workers=2)]
-    assert again == first and max(map(max, first)) < 2**32
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_batch_without_samples_says_what_to_do(workers: int) -> None:
     loader = headrace.Loader(range(4), batch_sampler=[[0, 1], []], num_workers=workers)

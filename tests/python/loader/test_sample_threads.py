@@ -452,7 +452,7 @@ def test_samples_that_put_the_state_back_are_found(library: str) -> None:
     random.seed(0)
     loader = loader_of(DataLoader, Seeding(library), batch_size=8)
     with pytest.raises(RuntimeError, match="random numbers were drawn"):
-        for _ in range(20):  # in some epochs no two threads are there at once
+        for _ in range(20):  # in a tenth of the epochs each look finds the state before: a known gap
             listed(loader)
 
 
@@ -777,6 +777,7 @@ def test_stall_is_reported_with_the_samples_that_run() -> None:
     assert "in make" in text  # the stack of the thread
 
 
+TRIES = 5
 RUNNING = re.compile(r"no batch for .*? (?:in a thread each at samples|at sample) ([0-9, ]+) of batch 0", re.DOTALL)
 
 
@@ -789,31 +790,36 @@ def test_stall_names_the_sample_that_runs_longest(threads: int, stalled: int) ->
             os.read(waits, 1)
         return index
 
-    # The first stall on a busy machine can be one where others run too, or where no recorded thread has begun.
+    # The first stall on a busy machine can be one where others run too, or where no thread that is recorded has begun.
     found: list[tuple[list[int], str]] = []
-    texts: list[str] = []
+    stalls = 0
 
     def see(message: Any, *_: Any) -> None:
+        nonlocal stalls
         text = str(message)
-        texts.append(text)
+        stalls += 1
         if (running := RUNNING.search(text)) is not None:
             samples = [int(number) for number in running[1].split(",")]
-            if min(samples) >= stalled:
+            if len(samples) > 1 and min(samples) >= stalled:
                 found.append((samples, text))
-        if found or len(texts) > 5:
+        if found or stalls > 4:
             os.write(let_go, bytes(40))
 
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.showwarning = see
-        loader = loader_of(DataLoader, make, 1, threads, batch_size=40, stall_after=0.4, sampler=range(40))
-        assert chained(listed(loader)) == list(range(40))
+        for _ in range(TRIES):
+            stalls = 0
+            loader = loader_of(DataLoader, make, 1, threads, batch_size=40, stall_after=0.4, sampler=range(40))
+            assert chained(listed(loader)) == list(range(40))
+            if found:
+                break
     os.close(waits)
     os.close(let_go)
-    for samples, text in found:
-        assert len(samples) == 1 or f"; for the longest time at sample {samples[0]}\n" in text
+    samples, text = found[0]
+    assert f"; for the longest time at sample {samples[0]}\n" in text
     if threads == 8:
-        assert found and found[0][0][:2] == [6, 7]
+        assert samples[:2] == [6, 7]
 
 
 def test_report_says_when_threads_have_too_little_to_do() -> None:

@@ -130,11 +130,10 @@ def _observe(loader: Any, paths: list[str], repeated: list[str]) -> Observation:
     if repeated:
         text += " Each epoch repeats them, because new workers get the same copies."
     option = with_option(loader, 'rng="sample"')
-    module = "headrace" if isinstance(loader, Loader) else "torch.utils.data"
-    fix = (
-        f"{option}: each sample has its own, with any number of workers; or seed them in worker_init_fn with "
-        f"{module}.get_worker_info().seed"
-    )
+    seed = "torch.utils.data.get_worker_info().seed"
+    if isinstance(loader, Loader):  # its seed is the same in all workers
+        seed = "info = headrace.get_worker_info(), by [info.seed, info.id]"
+    fix = f"{option}: each sample has its own, with any number of workers; or seed them in worker_init_fn with {seed}"
     return Observation("random numbers", "warning", "equal in all workers", f"{len(paths)} generators", text, fix)
 
 
