@@ -90,8 +90,8 @@ HR_API int hr_announcer_begin(hr_announcer *announcer);
 /* Announces what was added. Returns how many ranges: 0, if all of it is kept. Negative errno: not all of it was, and it
  * has to be added again; -EAGAIN: the fetcher is busy. */
 HR_API int hr_announcer_send(hr_announcer *announcer, uint64_t position);
-/* given: what is below it is being read, by readers that ask for it themselves. Negative errno: nothing was withdrawn;
- * -EAGAIN: the fetcher is busy. */
+/* given: what is below it is being read, by readers that ask for it themselves; UINT64_MAX: nothing is. Negative errno:
+ * nothing was withdrawn; -EAGAIN: the fetcher is busy. */
 HR_API int hr_announcer_withdraw(hr_announcer *announcer, uint64_t read, uint64_t given);
 
 /* Calls the fetcher with a text of at most 60 KiB, and returns its answer, which the caller frees by hr_remote_free.

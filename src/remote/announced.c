@@ -48,7 +48,7 @@ static void free_first(hr_fetcher *fetcher, struct hr__reader *reader) {
 
 void hr__announced_withdraw(hr_fetcher *fetcher, struct hr__reader *reader, uint64_t read, uint64_t given) {
     bool has_room = false;
-    reader->given = read == UINT64_MAX ? 0 : given;
+    reader->given = given == UINT64_MAX ? 0 : given;
     while (reader->first_announced && (read == UINT64_MAX || reader->first_announced->position < read)) {
         has_room = true;
         free_first(fetcher, reader);
@@ -86,6 +86,28 @@ void hr__announced_add(hr_fetcher *fetcher, struct hr__reader *reader, const str
     if (fetcher->waiting_count) pthread_cond_signal(&fetcher->has_jobs);
 }
 
+/* ---- ranges that readers ask for ---- */
+
+/* Readers ask in the announced order, so a range is among the next ones. */
+static struct hr__announced *find_next(const struct hr__reader *reader, const struct hr__object *object, uint64_t at,
+                                       uint64_t bytes) {
+    enum { LOOKED_AT_MOST = 4096 };
+    struct hr__announced *one = reader->next_to_begin;
+    for (int i = 0; one && i < LOOKED_AT_MOST; i++, one = one->next)
+        if (one->object == object && !one->is_asked && at >= one->range.at &&
+            at + bytes <= one->range.at + one->range.bytes)
+            return one;
+    return NULL;
+}
+
+void hr__announced_asked(hr_fetcher *fetcher, const struct hr__object *object, uint64_t at, uint64_t bytes) {
+    struct hr__announced *found = NULL;
+    if (!object->announced_count) return;
+    for (struct hr__reader *reader = fetcher->readers; reader && !found; reader = reader->next)
+        found = find_next(reader, object, at, bytes);
+    if (found) found->is_asked = true;
+}
+
 /* ---- fetching ---- */
 
 static bool is_paused(const struct hr__reader *reader, int64_t now_ns) {
@@ -118,7 +140,7 @@ static uint64_t kept_most(const hr_fetcher *fetcher, const struct hr__reader *re
 /* Begins the next range of a reader. Returns false if there is no room. */
 static bool begin_one(hr_fetcher *fetcher, struct hr__reader *reader) {
     struct hr__announced *announced = reader->next_to_begin;
-    bool is_given = announced->position < reader->given;
+    bool is_given = announced->is_asked || announced->position < reader->given;
     uint64_t bytes = 0;
     struct hr__range range = hr__jobs_widen(fetcher, announced->object, announced->range);
     enum hr__soon soon = hr__jobs_fetch_soon(fetcher, announced->object, range, true, kept_most(fetcher, reader),

@@ -33,6 +33,7 @@ struct hr__announced {
     struct hr__range range;
     uint64_t position;
     uint64_t begun_bytes; /* that were fetched for it, to be kept */
+    bool is_asked;        /* a reader has asked for it before it was begun */
     struct hr__announced *next;
 };
 
@@ -246,6 +247,9 @@ void hr__announced_add(hr_fetcher *fetcher, struct hr__reader *reader, const str
 /* Forgets what a reader has announced at positions below `read`; see struct hr__withdrawal. What is being fetched is
  * fetched. */
 void hr__announced_withdraw(hr_fetcher *fetcher, struct hr__reader *reader, uint64_t read, uint64_t given);
+/* Called when a reader asks for a range that is not kept and not being fetched: it is not fetched for an announcement,
+ * too. */
+void hr__announced_asked(hr_fetcher *fetcher, const struct hr__object *object, uint64_t at, uint64_t bytes);
 /* Has ranges fetched that were announced, until there is a job, or no room. */
 void hr__announced_begin(hr_fetcher *fetcher);
 /* Drops from memory what was announced by readers that have said nothing for a while: their loops are paused. */

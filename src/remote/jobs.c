@@ -565,6 +565,7 @@ static bool fetch_parcel(hr_fetcher *fetcher, struct hr__object *object, struct 
         if (job) free_job(fetcher, job);
         return false;
     }
+    if (!is_announced) hr__announced_asked(fetcher, object, range.at, range.bytes);
     parcel->is_announced = is_announced;
     parcel->references++;
     job->parcel = parcel;
@@ -602,7 +603,10 @@ static void fetch_direct(hr_fetcher *fetcher, struct hr__request *request) {
         job->bytes = request->bytes;
         job->is_direct = true;
         job->parcel = find_parcel(request->object, request->at, request->bytes);
-        if (job->parcel) job->parcel->references++;
+        if (job->parcel)
+            job->parcel->references++;
+        else
+            hr__announced_asked(fetcher, request->object, request->at, request->bytes);
         if (job->parcel && !job->parcel->data) {
             job->next_waiting = job->parcel->waiting;
             job->parcel->waiting = job;

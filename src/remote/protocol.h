@@ -71,7 +71,8 @@ struct hr__range {
 };
 
 /* WITHDRAW. What was announced at positions below `read` is forgotten. What is below `given` is asked for by those who
- * read it now: if it is not kept, it is not fetched for the announcement, too. UINT64_MAX: all. */
+ * read it now: if it is not kept, it is not fetched for the announcement, too. UINT64_MAX as `read`: all is forgotten;
+ * as `given`: nothing is read now. */
 struct hr__withdrawal {
     struct hr__message head;
     uint64_t read, given;

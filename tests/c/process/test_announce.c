@@ -322,6 +322,25 @@ static void what_is_not_kept_waits_in_memory(void **state) {
     fetch(0, 15000, 1000);
 }
 
+/* A worker may ask for a range before a thread is free for the announcement. */
+static void what_is_asked_for_first_is_not_fetched_twice(void **state) {
+    (void)state;
+    start_fetcher(0);
+    for (uint64_t i = 0; i < 3; i++) announce(0, 5000 * i, 1000, i);
+    await_announced(3);
+    struct hr__link reader = connect_reader();
+    send_range(&reader, HR__ASK, 0, 10000, 1000);
+    send_range(&reader, HR__READ, 0, 5000, 1000);
+    await_requests(1);
+    fetch(0, 5000, 1000);
+    check(await_answer(&reader) == 0);
+    fetch(0, 10000, 1000);
+    fetch(0, 0, 1000);
+    take_none();
+    check(look().announced == 0 && look().fetched_bytes == 3000);
+    hr__link_drop(&reader);
+}
+
 static void without_a_fetcher_nothing_is_announced(void **state) {
     (void)state;
     check(hr_announcer_begin(announcer) < 0);
@@ -627,6 +646,7 @@ int main(void) {
         TEST(a_quarter_of_the_quota_is_fetched_ahead),
         TEST(loaders_take_turns),
         TEST(what_is_not_kept_waits_in_memory),
+        TEST(what_is_asked_for_first_is_not_fetched_twice),
         TEST(without_a_fetcher_nothing_is_announced),
         TEST(invalid_messages_are_no_announcements),
         TEST(a_dead_host_holds_back_no_announced_range),

@@ -298,11 +298,6 @@ def is_done() -> bool:
     return found["announced"] == 0 and found["jobs"] == 1  # this call
 
 
-def fetched_twice(batch_size: int, prefetch_factor: int = 2) -> int:
-    """Returns how many samples may be fetched twice: a worker may have read its first tasks when they are announced."""
-    return batch_size * prefetch_factor
-
-
 @pytest.mark.parametrize("name", ["shuffle", "Order", "DistributedSampler", "per_rank", "SubsetRandomSampler"])
 @pytest.mark.parametrize("workers", [0, 1])
 def test_all_of_a_pass_is_fetched_before_it_is_read(name: str, workers: int, server: RemoteServer) -> None:
@@ -317,8 +312,7 @@ def test_all_of_a_pass_is_fetched_before_it_is_read(name: str, workers: int, ser
     assert until(lambda: len(server.requests) - before >= len(indices) - 1 and is_done(), PATIENCE_S)  # one was at hand
     del server.files["a.tar"]  # what is read now is in the memory of the fetcher
     got += [sample for batch in iterator for sample in batch]
-    most = len(indices) + (fetched_twice(4) if workers else 0)
-    assert [int(label) for _, label in got] == indices and len(server.requests) - before <= most
+    assert [int(label) for _, label in got] == indices and len(server.requests) - before <= len(indices)
 
 
 def test_headrace_loader_and_plan_announce(server: RemoteServer) -> None:
@@ -329,7 +323,7 @@ def test_headrace_loader_and_plan_announce(server: RemoteServer) -> None:
         got = next(iterator)
         assert until(lambda: len(server.requests) - before >= COUNT - 1 and is_done(), PATIENCE_S)  # noqa: B023
         got += [sample for batch in iterator for sample in batch]
-        assert len(server.requests) - before <= COUNT + fetched_twice(4)
+        assert len(server.requests) - before <= COUNT
         assert sorted(int(label) for _, label in got) == list(range(COUNT))
 
 
@@ -354,19 +348,16 @@ def test_dataset_with_reads_is_announced(server: RemoteServer) -> None:
     got = next(iterator).tolist()
     assert until(lambda: len(server.requests) - before >= 29 and is_done(), PATIENCE_S)
     got += [label for batch in iterator for label in batch.tolist()]
-    assert sorted(got) == list(range(0, 60, 2)) and len(server.requests) - before <= 30 + fetched_twice(3)
+    assert sorted(got) == list(range(0, 60, 2)) and len(server.requests) - before <= 30
 
 
-def test_of_other_samplers_the_drawn_tasks_are_announced(server: RemoteServer) -> None:
+def test_of_other_samplers_nothing_is_fetched_twice(server: RemoteServer) -> None:
     remote = open_tar(server)
     before = len(server.requests)
     loader = DataLoader(remote, 4, sampler=Yielding(), num_workers=1, prefetch_factor=3, collate_fn=as_list)
-    iterator = iter(loader)
-    got = next(iterator)
-    assert until(lambda: len(server.requests) - before >= 15 and is_done(), PATIENCE_S)
-    assert len(server.requests) - before <= 16 + fetched_twice(4, 3)  # the first batch, and three drawn ones
-    got += [sample for batch in iterator for sample in batch]
+    got = [sample for batch in loader for sample in batch]
     assert sorted(int(label) for _, label in got) == list(range(COUNT))
+    assert until(is_done, PATIENCE_S) and len(server.requests) - before <= COUNT
 
 
 def test_mixture_announces_its_remote_sources(server: RemoteServer, tmp_path: pathlib.Path) -> None:
@@ -379,7 +370,7 @@ def test_mixture_announces_its_remote_sources(server: RemoteServer, tmp_path: pa
     next(iterator)
     assert until(lambda: len(server.requests) - before >= wanted - 1 and is_done(), PATIENCE_S)
     assert sum(len(batch) for batch in iterator) + 4 == len(mix)
-    assert len(server.requests) - before <= wanted + fetched_twice(4)
+    assert len(server.requests) - before <= wanted
 
 
 def test_limits_of_time_and_samples(server: RemoteServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,7 +384,7 @@ def test_limits_of_time_and_samples(server: RemoteServer, monkeypatch: pytest.Mo
         next(iterator)
         # What is delivered to the loop now is not counted as delivered yet.
         assert until(lambda: len(server.requests) - before >= taken + 3 and is_done(), PATIENCE_S)  # noqa: B023
-        assert len(server.requests) - before <= taken - 4 + 12 + fetched_twice(4, 1)
+        assert len(server.requests) - before <= taken - 4 + 12
     assert sum(len(batch) for batch in iterator) == COUNT - 20
 
 
@@ -496,12 +487,27 @@ def run(one: announcing.Announcing, tasks: Any, count: int) -> None:
 ALL_WITHDRAWN = (announcing._ALL, announcing._ALL)
 
 
+def all_withdrawn(drawn: int) -> tuple[int, int]:
+    """The call at the begin of a pass of which so many samples were drawn: workers may have read these."""
+    return announcing._ALL, drawn
+
+
+def test_drawn_tasks_of_other_samplers_are_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, fake = new_announcing()
+    monkeypatch.setattr("headrace._loader.trainer.engine.announcing_of", lambda dataset: one)
+    iterator = iter(DataLoader(Numbers(), 4, sampler=(index for index in range(COUNT)), num_workers=1))
+    for taken in range(1, 5):
+        next(iterator)
+        assert fake.samples() == list(range(4 * (taken + 2)))
+    assert fake.calls[0] == all_withdrawn(8)
+
+
 def test_steps_announce_the_rest_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(announcing, "time", SimpleNamespace(monotonic=lambda: 0.0))  # the rate is not known
     one, fake = new_announcing()
     tasks = new_tasks(list(range(1000)))
     run(one, tasks, 1)
-    assert fake.calls == [ALL_WITHDRAWN]  # the first batch is read now
+    assert fake.calls == [all_withdrawn(4)]  # the first batch is read now
     assert fake.samples() == list(range(4, 4 + announcing.LEAST - 4))
     run(one, tasks, 100)
     assert fake.samples() == list(range(4, 400 + announcing.LEAST))
@@ -514,7 +520,7 @@ def test_kept_samples_send_nothing() -> None:
     one, fake = new_announcing()
     fake.is_kept = True
     run(one, new_tasks(list(range(1000))), 250)
-    assert fake.samples() == list(range(4, 1000)) and fake.calls == [ALL_WITHDRAWN]
+    assert fake.samples() == list(range(4, 1000)) and fake.calls == [all_withdrawn(4)]
 
 
 def test_samples_that_were_not_sent_are_announced_again() -> None:
@@ -532,11 +538,11 @@ def test_new_connection_gets_all_from_the_delivered_batches_on() -> None:
     run(one, tasks, 1)
     assert not fake.calls and not fake.found
     run(one, tasks, 1)
-    assert fake.calls == [ALL_WITHDRAWN] and fake.samples()[0] == 8
+    assert fake.calls == [all_withdrawn(8)] and fake.samples()[0] == 8
     run(one, tasks, 2)
     fake.found = []
     run(one, tasks, 1)
-    assert fake.calls[-1] == ALL_WITHDRAWN and fake.samples()[0] == 20
+    assert fake.calls[-1] == all_withdrawn(20) and fake.samples()[0] == 20
 
 
 def test_new_pass_withdraws_the_one_before() -> None:
@@ -544,7 +550,7 @@ def test_new_pass_withdraws_the_one_before() -> None:
     run(one, new_tasks(list(range(1000))), 3)
     fake.found = []
     run(one, new_tasks(list(range(1000))), 1)
-    assert fake.calls[-1] == ALL_WITHDRAWN and fake.samples()[0] == 4
+    assert fake.calls[-1] == all_withdrawn(4) and fake.samples()[0] == 4
 
 
 def test_next_list_is_announced_when_it_is_drawn() -> None:

@@ -3,7 +3,8 @@
 
 Nothing is drawn for that. The order after the drawn tasks is known if what gives it can be copied: iterators over a
 list, a range or an array, the rest of a list that a sampler has drawn, a headrace.Order, a Mixture and a Plan. Of other
-samplers only the drawn tasks are announced, which workers have in their queues.
+samplers only the drawn tasks are announced, which workers have in their queues. A worker may have read these already:
+what is not kept of them is fetched only when it asks for it, so that nothing is fetched twice.
 
 A position is the number of a sample in its pass. What is announced belongs to a connection, and is withdrawn if another
 pass begins, if the engine ends, or if the connection does. The fetcher limits the bytes (src/remote/announced.c).
@@ -117,7 +118,7 @@ class Announcing:
             return
         delivered, drawn = tasks.answered_samples, tasks.drawn_samples
         if tasks is not self._tasks or is_new:
-            if not self._announcer.withdraw(_ALL, _ALL):
+            if not self._announcer.withdraw(_ALL, drawn):
                 return
             if tasks is not self._tasks:
                 self._measured = time.monotonic(), delivered
@@ -157,7 +158,8 @@ class Announcing:
         return True
 
     def _announce_drawn(self, tasks: _core.Tasks, drawn: int) -> bool:
-        """Announces drawn tasks that no worker has answered. Those of an iterator without workers are read now."""
+        """Announces drawn tasks that no worker has answered, which are fetched if they can be kept. Those of an iterator
+        without workers are read now."""
         samples: list[Any] = []
         for number in sorted(tasks.sent, reverse=True):
             if len(samples) >= drawn - self._announced:
