@@ -17,12 +17,13 @@ from headrace._base.help_key import help_on
 from headrace._options import Settings
 from headrace._samples import prepared, shareable
 from headrace._samples.checks import SamplesDiffer
+from headrace._samples.generator_guard import Guard
 from headrace._samples.names import samples_of
 from headrace._samples.own_generators import OwnGenerators, roots_of
 from headrace._samples.random_numbers import key_of, seed_all, text_of
 from headrace._samples.refill import TRIES, Refillable, draws_of, indices_of
 from headrace._samples.retry import RetriedSample, Retrying
-from headrace._samples.sample_generators import Guard, SampleInWork
+from headrace._samples.sample_generators import SampleInWork
 from headrace._samples.start_state import StartState
 from headrace._samples.threaded import threaded
 from headrace._samples.threads import Batch
@@ -253,12 +254,11 @@ class SampleMaker:
             if place in left_out:
                 return None
             try:
-                return self._tried(listed[place], draws[place] if draws else 0, retried[place])
+                with self._guard.watch():
+                    return self._tried(listed[place], draws[place] if draws else 0, retried[place])
             except Exception as error:
                 shareable.explain(error, self._settings.sample_threads)
                 raise
-            finally:
-                self._guard.look()
 
         return Batch(make, listed, self._settings.on_bad_sample != "raise", retried)
 

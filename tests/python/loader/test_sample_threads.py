@@ -16,6 +16,7 @@ import random
 import re
 import signal
 import sqlite3
+import sys
 import threading
 import time
 import warnings
@@ -426,34 +427,89 @@ def test_client_that_waits_for_a_random_time_is_a_warning(workers: int) -> None:
         assert sum("If it was a library that waited" in text for text in texts) == 1
 
 
-class Seeding:
-    """Samples that seed a generator of the process, draw from it, and put it back."""
-
-    def __init__(self, library: str) -> None:
-        self.library = library
-
-    def __call__(self, index: int) -> float:
-        if self.library == "seed":
-            random.seed(index)
-            drawn = random.random()
-            time.sleep(0.001)
-            drawn += random.random()
-            random.seed()
-            return drawn
-        with torch.random.fork_rng():
-            torch.manual_seed(index)
-            drawn = float(torch.rand(()))
-            time.sleep(0.001)
-            return drawn + float(torch.rand(()))
+def seed_random(index: int) -> float:
+    random.seed(index)
+    drawn = random.random()
+    time.sleep(0.001)
+    drawn += random.random()
+    random.seed()
+    return drawn
 
 
-@pytest.mark.parametrize("library", ["seed", "fork"])
-def test_samples_that_put_the_state_back_are_found(library: str) -> None:
+def restore_random(index: int) -> float:
+    state = random.getstate()
+    random.seed(index)
+    drawn = random.random()
+    time.sleep(0.001)
+    drawn += random.random()
+    random.setstate(state)
+    return drawn
+
+
+def restore_numpy(index: int) -> float:
+    state = np.random.get_state()
+    np.random.seed(index)
+    drawn = np.random.rand()
+    time.sleep(0.001)
+    drawn += np.random.rand()
+    np.random.set_state(state)
+    return float(drawn)
+
+
+def fork_torch(index: int) -> float:
+    with torch.random.fork_rng():
+        torch.manual_seed(index)
+        drawn = float(torch.rand(()))
+        time.sleep(0.001)
+        return drawn + float(torch.rand(()))
+
+
+SETTERS = [seed_random, restore_random, restore_numpy, fork_torch]
+
+
+@pytest.mark.parametrize("make", SETTERS)
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_samples_that_put_the_state_back_are_found(make: Callable[[int], float], batch_size: int) -> None:
+    """In a batch of one, no other thread looks while the state is another one."""
+    if make is restore_numpy and sys.gettrace() is not None:
+        pytest.skip("nothing is traced within a traced test")
     random.seed(0)
-    loader = loader_of(DataLoader, Seeding(library), batch_size=8)
     with pytest.raises(RuntimeError, match="random numbers were drawn"):
-        for _ in range(20):  # in a tenth of the epochs each look finds the state before: a known gap
-            listed(loader)
+        listed(loader_of(DataLoader, make, batch_size=batch_size))
+
+
+@WORKERS
+def test_samples_of_each_epoch_are_watched(workers: int) -> None:
+    class Sometimes:
+        def __init__(self) -> None:
+            self.seeds = torch.zeros(1).share_memory_()
+
+        def __call__(self, index: int) -> float:
+            return fork_torch(index) if self.seeds else 0.0
+
+    make = Sometimes()
+    loader = loader_of(DataLoader, make, workers, persistent_workers=workers > 0)
+    assert chained(listed(loader)) == [0.0] * COUNT
+    make.seeds.fill_(1)
+    with pytest.raises(RuntimeError, match="random numbers were drawn"):
+        listed(loader)
+
+
+def test_watch_leaves_the_users_profiler_alone() -> None:
+    calls = []
+
+    def see(frame: Any, event: str, argument: Any) -> None:
+        calls.append(frame.f_code.co_name)
+
+    def made(index: int) -> int:
+        return index
+
+    threading.setprofile(see)
+    try:
+        assert chained(listed(loader_of(DataLoader, made))) == list(range(COUNT))
+    finally:
+        threading.setprofile(None)
+    assert calls.count("made") >= COUNT
 
 
 @WORKERS

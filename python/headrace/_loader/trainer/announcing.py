@@ -158,8 +158,7 @@ class Announcing:
         return True
 
     def _announce_drawn(self, tasks: _core.Tasks, drawn: int) -> bool:
-        """Announces drawn tasks that no worker has answered, which are fetched if they can be kept. Those of an iterator
-        without workers are read now."""
+        """Announces drawn tasks that no worker has answered. Those of an iterator without workers are read now."""
         samples: list[Any] = []
         for number in sorted(tasks.sent, reverse=True):
             if len(samples) >= drawn - self._announced:
