@@ -50,7 +50,7 @@ def check_threads(loader: Any) -> list[Observation]:
                 return []
             if why := _why_not(dataset, count):
                 return [_observe_refusal(alone, why)]
-            return [_observe(loader, dataset, alone, count)]
+            return [_observe(loader, dataset, alone, count, has_threads)]
     except Exception:  # of a sample: the loader's own run raises it
         return []
 
@@ -111,8 +111,7 @@ def _observe_refusal(alone: _Alone, why: str) -> Observation:
     )
 
 
-def _observe(loader: Any, dataset: Any, alone: _Alone, count: int) -> Observation:
-    has_threads = _has_threads(loader)
+def _observe(loader: Any, dataset: Any, alone: _Alone, count: int, has_threads: bool) -> Observation:
     value, limit = f"{in_duration(alone.seconds)} a sample", f"{len(alone.samples)} samples"
     if differing := _differing(dataset, alone, count):
         named = ", ".join(f"{index} ({where})" for index, where in list(differing.items())[:_NAMED])
