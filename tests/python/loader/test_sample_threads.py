@@ -838,7 +838,7 @@ RUNNING = re.compile(r"no batch for .*? (?:in a thread each at samples|at sample
 
 @pytest.mark.parametrize(("threads", "stalled", "named"), [(8, 6, 8), (40, 30, 1)])
 def test_stall_names_the_sample_that_runs_longest(threads: int, stalled: int, named: int) -> None:
-    """Of 40 threads 15 are recorded one by one, and it may be that none of them has a sample that stalls."""
+    """Takes a report that names one of 40 threads: 15 are recorded, and it may be that these have nothing to do."""
     waits, let_go = os.pipe()
 
     def make(index: int) -> int:
