@@ -88,24 +88,29 @@ void hr__announced_add(hr_fetcher *fetcher, struct hr__reader *reader, const str
 
 /* ---- ranges that readers ask for ---- */
 
-/* Readers ask in the announced order, so a range is among the next ones. */
+/* Looks for a range among the next ones of a reader, and lowers `*most`, how many it looks at, to the place where it is
+ * found. */
 static struct hr__announced *find_next(const struct hr__reader *reader, const struct hr__object *object, uint64_t at,
-                                       uint64_t bytes) {
-    enum { LOOKED_AT_MOST = 4096 };
+                                       uint64_t bytes, int *most) {
     struct hr__announced *one = reader->next_to_begin;
-    for (int i = 0; one && i < LOOKED_AT_MOST; i++, one = one->next)
-        if (one->object == object && !one->is_asked && at >= one->range.at &&
-            at + bytes <= one->range.at + one->range.bytes)
+    for (int i = 0; one && i < *most; i++, one = one->next)
+        if (one->object == object && !one->is_asked && one->range.at == at && one->range.bytes == bytes) {
+            *most = i;
             return one;
+        }
     return NULL;
 }
 
+/* It is not known whose announcement it is. Workers read in the announced order, so it is the nearest one. */
 void hr__announced_asked(hr_fetcher *fetcher, const struct hr__object *object, uint64_t at, uint64_t bytes) {
-    struct hr__announced *found = NULL;
+    int most = 1024;
+    struct hr__announced *nearest = NULL;
     if (!object->announced_count) return;
-    for (struct hr__reader *reader = fetcher->readers; reader && !found; reader = reader->next)
-        found = find_next(reader, object, at, bytes);
-    if (found) found->is_asked = true;
+    for (struct hr__reader *reader = fetcher->readers; reader; reader = reader->next) {
+        struct hr__announced *found = find_next(reader, object, at, bytes, &most);
+        if (found) nearest = found;
+    }
+    if (nearest) nearest->is_asked = true;
 }
 
 /* ---- fetching ---- */

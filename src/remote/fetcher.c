@@ -166,7 +166,7 @@ void hr__reader_unref(struct hr__reader *reader) {
     hr__free(reader);
 }
 
-static void accept_readers(hr_fetcher *fetcher) {
+static void accept_reader(hr_fetcher *fetcher) {
     int fd = -1;
     if (hr__socket_accept_blocking(fetcher->listen_fd, SEND_S, &fd) < 0) return;
     hr__stop_at(HR__AT_FETCHER_ACCEPTED);
@@ -284,9 +284,12 @@ static bool has_ended(struct serving *serving) {
 
 static void take_events(struct serving *serving, size_t count) {
     if (serving->is_ready[1]) hr__eventfd_drain(serving->fetcher->wake_fd);
+    if (serving->is_ready[0]) {
+        accept_reader(serving->fetcher);
+        return; /* what it has announced is taken before what its workers ask for, which they sent later */
+    }
     for (size_t i = OWN_FDS; i < count; i++)
         if (serving->is_ready[i]) take_messages(serving->fetcher, serving->readers[i], serving->memory);
-    if (serving->is_ready[0]) accept_readers(serving->fetcher);
 }
 
 static void serve(struct serving *serving) {

@@ -68,7 +68,8 @@ def holder(*names: str, is_foreign: bool = False) -> Iterator[list[str]]:
         (SHARED / name).unlink()
 
 
-NAMES = ["torch_{pid}_1_0", "headrace-{pid}-abc", "pym-{pid}-abc", "psm_leftovers", "sem.mp-leftovers"]
+MINE = f"leftovers-{os.getpid()}"  # another run of this test may be at the same place
+NAMES = ["torch_{pid}_1_0", "headrace-{pid}-abc", "pym-{pid}-abc", f"psm_{MINE}", f"sem.mp-{MINE}"]
 
 
 def test_shared_file_of_a_process_of_the_run_is_found(leftovers: Leftovers) -> None:
@@ -93,7 +94,7 @@ def test_shared_file_of_another_program_is_not_found(leftovers: Leftovers) -> No
 
 
 def test_shared_file_with_another_name_is_not_found(leftovers: Leftovers) -> None:
-    with holder("leftovers-test-tmp") as (_, name):
+    with holder(f"{MINE}-tmp") as (_, name):
         assert name not in leftovers.state()["files in /dev/shm"]
 
 
@@ -148,6 +149,34 @@ def test_adopted_process_that_has_ended_is_not_found(leftovers: Leftovers) -> No
         thread.join()
     assert leftovers.left(before, 0.3)["processes"] == {orphan}
     os.kill(orphan, signal.SIGKILL)
+    assert leftovers.left(before, DEADLINE_S) == {}
+
+
+ORPHANS = r"""
+import os, socket, sys, time
+connection = socket.socket(fileno=int(sys.argv[1]))
+connection.recv(1000)
+ready, told = os.pipe()
+if os.fork() == 0:
+    if os.fork() == 0:
+        while os.getppid() != int(sys.argv[2]):
+            time.sleep(0.001)
+        os.write(told, b"%d" % os.getpid())
+    os._exit(0)
+os.wait()
+connection.send(b"1\n" + os.read(ready, 9) + b"!\n")
+"""
+
+
+def test_orphan_that_was_born_meanwhile_is_not_found(leftovers: Leftovers) -> None:
+    before = leftovers.state()
+    here, there = socket.socketpair()
+    command = [sys.executable, "-c", ORPHANS, str(there.fileno()), str(os.getpid())]
+    with subprocess.Popen(command, pass_fds=[there.fileno()]):
+        there.close()
+        server = warm.Server(here.detach(), None)
+        server.start({}, [])
+        server.close()
     assert leftovers.left(before, DEADLINE_S) == {}
 
 

@@ -61,8 +61,8 @@ class _Watch:
     """Sees in the block of a `with` that this thread uses a generator of the process, also if it restores the state.
 
     A call of a C function that sets the state of `random` or torch is seen by itself. Functions of numpy.random are not
-    shown to profilers, so the state of that generator is compared at each line of Python. Nothing is watched while the
-    user's own profiler or debugger watches this thread.
+    shown to profilers, so the state of that generator is compared at each line of Python. The first is left out while
+    the user's own profiler watches this thread, the second while a debugger or `coverage` does.
     """
 
     def __init__(self, guard: Guard, first: _FirstBatch, before: _Marks) -> None:
@@ -70,8 +70,9 @@ class _Watch:
         self._first = first
         self._before = before
         self._used: set[str] = set()
-        torch = imported("torch")
-        self._generators = [(random._inst, "random"), (torch and torch.default_generator, "torch")]
+        self._generators = [(random._inst, "random")]
+        if (torch := imported("torch")) is not None:
+            self._generators.append((torch.default_generator, "torch"))
 
     def __enter__(self) -> None:
         self._profiles, self._traces = sys.getprofile() is None, sys.gettrace() is None and "numpy" in self._before
@@ -81,9 +82,9 @@ class _Watch:
             sys.settrace(self._see_line)
 
     def __exit__(self, *exception: object) -> None:
-        if self._traces:
+        if self._traces and sys.gettrace() == self._see_line:  # the sample may have set another one
             sys.settrace(None)
-        if self._profiles:
+        if self._profiles and sys.getprofile() == self._see_call:
             sys.setprofile(None)
         self._first.used += self._used
         self._first.marks.append(_marks())
@@ -95,8 +96,6 @@ class _Watch:
     def _see_line(self, frame: FrameType, event: str, argument: Any) -> Any:
         if self._guard.is_first(self._first) and _numpy_mark() != self._before["numpy"]:
             self._used.add("numpy")
-            sys.settrace(None)
-            return None
         return self._see_line
 
 
@@ -122,6 +121,8 @@ class Guard:
 
     def begin(self) -> None:
         """Called before samples are made, and after code that may draw, such as a collate function."""
+        if self._first is not None:
+            self._first.marks.clear()  # of a batch that has raised
         self._before = _marks()
 
     def watch(self) -> contextlib.AbstractContextManager[None]:

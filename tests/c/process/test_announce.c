@@ -322,6 +322,30 @@ static void what_is_not_kept_waits_in_memory(void **state) {
     fetch(0, 15000, 1000);
 }
 
+/* Two loaders have announced a range that a worker asks for: it is that of the loader which needs it sooner. */
+static void the_nearest_announcement_is_that_of_the_worker(void **state) {
+    (void)state;
+    start_fetcher(0);
+    hr_announcer *near = announcer, *far;
+    must(hr_announcer_new(&far));
+    announce(0, 5000, 1000, 0);
+    announcer = far;
+    await_connection();
+    for (uint64_t i = 0; i < 2; i++) announce(0, 5000 * i, 1000, i);
+    await_announced(3);
+    struct hr__link reader = connect_reader();
+    send_range(&reader, HR__READ, 0, 5000, 1000);
+    await_requests(1);
+    fetch(0, 5000, 1000);
+    check(await_answer(&reader) == 0);
+    fetch(0, 0, 1000);
+    fetch(0, 5000, 1000); /* waits in memory for the other loader */
+    take_none();
+    hr__link_drop(&reader);
+    announcer = near;
+    hr_announcer_free(far);
+}
+
 /* A worker may ask for a range before a thread is free for the announcement. */
 static void what_is_asked_for_first_is_not_fetched_twice(void **state) {
     (void)state;
@@ -647,6 +671,7 @@ int main(void) {
         TEST(loaders_take_turns),
         TEST(what_is_not_kept_waits_in_memory),
         TEST(what_is_asked_for_first_is_not_fetched_twice),
+        TEST(the_nearest_announcement_is_that_of_the_worker),
         TEST(without_a_fetcher_nothing_is_announced),
         TEST(invalid_messages_are_no_announcements),
         TEST(a_dead_host_holds_back_no_announced_range),

@@ -70,18 +70,20 @@ class Server:
     def _ask(self, request: dict[str, Any], descriptors: Sequence[int]) -> int:
         global forked
         connection = socket.socket(fileno=self.descriptor)
-        others = all_pids() - children(os.getpid())
+        before = children(os.getpid())
+        others, text = all_pids() - before, b""
         _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         try:
             socket.send_fds(connection, [json.dumps(request).encode()], descriptors)
-            text = b""
             while not text.endswith(b"!\n"):
                 text += (piece := connection.recv(100))
                 assert piece, "the warm server has died; its own error is printed above"
         finally:
             connection.detach()  # a socket that a script never closes would be a warning at its end
             _libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-            _adopted.update(others & children(os.getpid()))
+            new = children(os.getpid()) - before - {int(pid) for pid in text.split()[:1]}
+            # A process that is new too is an orphan, unless another thread has started it.
+            _adopted.update(new if threading.active_count() == 1 else new & others)
         forked += 1
         return int(text.split()[0])
 

@@ -495,21 +495,44 @@ def test_samples_of_each_epoch_are_watched(workers: int) -> None:
         listed(loader)
 
 
-def test_watch_leaves_the_users_profiler_alone() -> None:
+@pytest.mark.parametrize("is_for_all", [True, False])
+def test_watch_leaves_the_users_profiler_alone(is_for_all: bool) -> None:
+    """Holds also if a sample of the first batch sets one, for its thread."""
     calls = []
 
     def see(frame: Any, event: str, argument: Any) -> None:
-        calls.append(frame.f_code.co_name)
+        calls.append((threading.get_ident(), frame.f_code.co_name))
+
+    threads_with_one = set()
 
     def made(index: int) -> int:
+        if not is_for_all and threading.get_ident() not in threads_with_one:
+            threads_with_one.add(threading.get_ident())
+            sys.setprofile(see)
+        return after(index)
+
+    def after(index: int) -> int:
         return index
 
-    threading.setprofile(see)
+    threading.setprofile(see if is_for_all else None)
     try:
         assert chained(listed(loader_of(DataLoader, made))) == list(range(COUNT))
     finally:
         threading.setprofile(None)
-    assert calls.count("made") >= COUNT
+    assert [name for _, name in calls].count("after") == 2 * COUNT  # its call and its return
+
+
+def test_loop_may_draw_after_a_first_batch_that_raises() -> None:
+    def make(index: int) -> int:
+        if index == 1:
+            raise ValueError("sample 1 is bad")
+        return index
+
+    iterator = iter(loader_of(DataLoader, make))
+    with pytest.raises(ValueError, match="sample 1 is bad"):
+        next(iterator)
+    random.random(), np.random.rand(), torch.rand(())
+    assert chained(batch.tolist() for batch in iterator) == list(range(BATCH, COUNT))
 
 
 @WORKERS

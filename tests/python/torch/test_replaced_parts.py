@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 import torch.utils.data
 from compare import assert_same
 from loaders import ENGINE, Headrace, Torch, only_headrace
+from processes import run_python
 from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset
 from torch.utils.data import _DatasetKind as DatasetKind
 from torch.utils.data._utils import fetch as fetchers
@@ -56,6 +58,40 @@ def test_replaced_fetch_makes_the_batches(
     for one in (fetchers._MapDatasetFetcher, fetchers._IterableDatasetFetcher):
         monkeypatch.setattr(one, "fetch", FETCHES[fetch](one.fetch))
     assert_same(lambda kind: kind(dataset, batch_size=3, num_workers=workers))
+
+
+REPLACES_BEFORE = """
+import torch.utils.data
+from torch.utils.data import DataLoader, dataloader
+from torch.utils.data._utils import fetch
+
+class Tenfold(fetch._MapDatasetFetcher):
+    def fetch(self, indices):
+        return self.collate_fn([self.dataset[index] for index in indices]) * 10
+
+class Making(dataloader._DatasetKind):
+    @staticmethod
+    def create_fetcher(kind, *given):
+        return Tenfold(*given)
+
+if KIND == "fetcher":
+    fetch._MapDatasetFetcher = Tenfold
+else:
+    dataloader._DatasetKind = torch.utils.data._DatasetKind = Making
+
+import headrace.torch
+
+for kind in (DataLoader, headrace.torch.DataLoader):
+    for workers in (0, 1):
+        print([batch.tolist() for batch in kind(range(6), 3, num_workers=workers)])
+"""
+
+
+@pytest.mark.cold("headrace must not be imported yet when the class is replaced")
+@pytest.mark.parametrize("kind", ["fetcher", "maker of fetchers"])
+def test_class_replaced_before_the_import_is_used(kind: str, tmp_path: pathlib.Path) -> None:
+    ran = run_python(tmp_path, "-c", f"KIND = {kind!r}\n{REPLACES_BEFORE}")
+    assert ran.stdout.splitlines() == [str([[0, 10, 20], [30, 40, 50]])] * 4, ran.stderr
 
 
 @pytest.mark.parametrize("workers", [0, 1])

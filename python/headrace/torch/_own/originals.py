@@ -73,6 +73,8 @@ def _code_row(function: Any, names: dict[str, Any], qualified_name: str) -> _Row
 
 def _method(kind: type, name: str) -> Iterable[_Row]:
     """Yields the rows of a method, static method or property that one of torch's classes has itself."""
+    if not kind.__module__.startswith("torch."):  # a program's class, which it has put under the name of torch's
+        raise Replaced(kind.__qualname__)
     found = lookup.static_dict(kind).get(name)
     function = found.fget if isinstance(found, property) else getattr(found, "__func__", found)
     yield _code_row(function, vars(sys.modules[kind.__module__]), f"{kind.__qualname__}.{name}")
