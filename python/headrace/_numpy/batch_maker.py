@@ -32,7 +32,7 @@ class WorkerInfo:
     """Describes a worker process: its number `id` from 0 to `num_workers` - 1, its `seed`, and its copy of the dataset.
 
     seed: that of the loader, so it is the same in all workers and epochs. A generator of a worker's own is seeded in
-    worker_init_fn with random.getrandbits(64), which differs in each worker and epoch.
+    worker_init_fn with random.getrandbits(32), which differs in each worker and epoch.
     """
 
     id: int

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import random
 import sys
 from types import FrameType
@@ -42,6 +43,7 @@ def _torch_mark() -> Any:
 _MT19937_BYTES = 624 * 4 + 4  # numpy's struct of it: the words, and the place in them
 _MARKS = {"random": _random_mark, "numpy": _numpy_mark, "torch": _torch_mark}
 _Marks = dict[str, Any]
+_WATCHED = 4  # samples of an epoch; a trace takes 1 us for each line of Python
 _SETTERS = {"seed", "setstate", "manual_seed", "set_state", "set_offset"}  # of random.Random and torch.Generator
 
 
@@ -54,10 +56,24 @@ class _FirstBatch:
 
     def __init__(self) -> None:
         self.marks: list[_Marks] = []  # after each sample
-        self.used: list[str] = []  # a generator that was used within a sample; for each sample at most once
+        self.begun = itertools.count()
+        self.used: list[str] = []  # a generator that was used within a watched sample, at most once for each of them
 
 
-class _Watch:
+class _Look:
+    """Notes the states of the generators after the block of a `with`."""
+
+    def __init__(self, first: _FirstBatch) -> None:
+        self._first = first
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *exception: object) -> None:
+        self._first.marks.append(_marks())
+
+
+class _Watch(_Look):
     """Sees in the block of a `with` that this thread uses a generator of the process, also if it restores the state.
 
     A call of a C function that sets the state of `random` or torch is seen by itself. Functions of numpy.random are not
@@ -66,8 +82,8 @@ class _Watch:
     """
 
     def __init__(self, guard: Guard, first: _FirstBatch, before: _Marks) -> None:
+        super().__init__(first)
         self._guard = guard
-        self._first = first
         self._before = before
         self._used: set[str] = set()
         self._generators = [(random._inst, "random")]
@@ -87,7 +103,7 @@ class _Watch:
         if self._profiles and sys.getprofile() == self._see_call:
             sys.setprofile(None)
         self._first.used += self._used
-        self._first.marks.append(_marks())
+        super().__exit__(*exception)
 
     def _see_call(self, frame: FrameType, event: str, function: Any) -> None:
         if event == "c_call" and function.__name__ in _SETTERS:
@@ -102,10 +118,10 @@ class _Watch:
 class Guard:
     """Finds out whether samples that threads make use the generators of the process.
 
-    After each batch it compares their states. In the first batch of an epoch it does so after each sample, and also
-    sees within the samples that the state is set, so that a sample is found which restores it. It sees only what Python
-    code calls: not a C function that sets and restores a state by itself, and not what is within one line that sets and
-    restores the state of numpy.random.
+    After each batch it compares their states. In the first batch of an epoch it does so after each sample, and within
+    the first few samples it also sees that the state is set, so that a sample is found which restores it. It sees only
+    what Python code calls: not a C function that sets and restores a state by itself, and not what is within one line
+    that sets and restores the state of numpy.random.
 
     Python's `random` is also drawn from by clients of servers, for the time that they wait before another try. So it is
     an error only if most samples of that batch have used it, and otherwise a warning, once.
@@ -127,7 +143,9 @@ class Guard:
 
     def watch(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context in which a thread makes a sample."""
-        return contextlib.nullcontext() if (first := self._first) is None else _Watch(self, first, self._before)
+        if (first := self._first) is None:
+            return contextlib.nullcontext()
+        return _Watch(self, first, self._before) if next(first.begun) < _WATCHED else _Look(first)
 
     def is_first(self, batch: _FirstBatch) -> bool:
         """Returns True as long as this first batch is not over."""
@@ -149,10 +167,10 @@ class Guard:
         return name in self._before and name in marks and marks[name] != self._before[name]
 
     def _are_most(self, first: _FirstBatch, count: int) -> bool:
-        """Returns True if most samples of the first batch have set `random`, or have left it in a state of their
-        own."""
+        """Returns True if most watched samples have set `random`, or most samples of the first batch have left it in a
+        state of their own."""
         states = {marks["random"] for marks in first.marks} - {self._before["random"]}
-        return 2 * max(len(states), first.used.count("random")) >= count
+        return 2 * len(states) >= count or 2 * first.used.count("random") >= min(count, _WATCHED)
 
     def _warn(self) -> None:
         if not self._has_warned:
@@ -168,5 +186,6 @@ def _describe(names: list[str]) -> str:
     return (
         f"headrace: while threads made samples, random numbers were drawn from the generator of {names[0]} that all "
         "threads of the process share, so which sample has which numbers depends on the time that each takes. Take the "
-        f"numbers of a sample from {calls} in the dataset; or draw them in collate_fn; or leave out sample_threads"
+        f"numbers of a sample from {calls} in the dataset; or draw them in collate_fn; or leave out sample_threads. If "
+        "another thread of this program draws them, give the loader a worker (num_workers=1)"
     )

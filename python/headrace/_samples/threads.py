@@ -247,6 +247,7 @@ class SampleThreads:
         deadline = time.monotonic() + seconds
         for one in self._threads if self.are_here else ():
             one.join(max(0.0, deadline - time.monotonic()))
+        self._threads, self._pid = [], 0  # `begin` starts new ones
 
     def _let_go(self) -> None:
         for _ in self._threads:

@@ -535,6 +535,38 @@ def test_loop_may_draw_after_a_first_batch_that_raises() -> None:
     assert chained(batch.tolist() for batch in iterator) == list(range(BATCH, COUNT))
 
 
+@LOADERS
+@pytest.mark.parametrize("options", [{"rng": "sample"}, {"sample_threads": THREADS}, {}], ids=str)
+def test_threads_that_share_an_iterator_get_all_samples(kind: Any, options: dict[str, Any]) -> None:
+    """Samples draw twice, and threads change in between."""
+
+    def make(index: int) -> tuple[int, float, float]:
+        draw = np.random if options.get("rng") else headrace.sample_generator("numpy")
+        first = draw.random()
+        time.sleep(0.001)
+        return index, first, draw.random()
+
+    def samples(readers: int) -> dict[int, Any]:
+        iterator = iter(kind(Dataset(make), BATCH, num_workers=0, seed=3, collate_fn=list, **options))
+        found: dict[int, Any] = {}
+
+        def read() -> None:
+            for batch in iterator:
+                found.update({index: numbers for index, *numbers in batch})
+
+        threads = [threading.Thread(target=read) for _ in range(readers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return found
+
+    expected = samples(1)
+    assert sorted(expected) == list(range(COUNT))
+    found = samples(3)
+    assert found == expected if options else found.keys() == expected.keys()
+
+
 @WORKERS
 def test_collate_function_may_draw(workers: int) -> None:
     def collate(samples: list[int]) -> list[float]:

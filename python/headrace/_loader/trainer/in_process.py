@@ -7,6 +7,8 @@ The iterators without workers of both loaders (headrace.torch._loader.in_process
 from __future__ import annotations
 
 import contextlib
+import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -141,10 +143,18 @@ class InProcessSamples:
         self._collate = collate_fn
         self._wrap = wrap_of(settings, tasks, batched, seed, epoch, count_draws)
         self.here = InProcessEpoch(tasks, seed, self._maker.take_bad, self._maker.take_retried)
+        self._turn, self._pid = threading.RLock(), os.getpid()
+        self._has_ended = False
 
     def end(self, seconds: float) -> None:
-        """Ends the threads of the samples, and waits for them at most so long."""
-        self._maker.leave(seconds)
+        """Ends the threads of the samples, and waits for them at most so long. If another thread makes a batch now, it
+        ends them afterwards."""
+        self._has_ended = True
+        if self._turn.acquire(blocking=False):
+            try:
+                self._maker.leave(seconds)
+            finally:
+                self._turn.release()
 
     def fetch(self, indices: Any) -> Any:
         """Returns the batch of these indices, or, in a loader without batches, the sample of this index."""
@@ -160,7 +170,13 @@ class InProcessSamples:
             yield
 
     def _fetch(self, indices: Any) -> Any:
-        with self._keep():
-            task = indices if self._wrap is None else self._wrap(indices)
-            batch = self._maker.make(self._maker.receive(task))
-            return batch if self._collate is None else self._collate(batch)
+        if self._pid != os.getpid():  # a thread that is not in this forked process may have the lock
+            self._turn, self._pid = threading.RLock(), os.getpid()
+        with self._turn, self._keep():  # several threads of the program take turns
+            try:
+                task = indices if self._wrap is None else self._wrap(indices)
+                batch = self._maker.make(self._maker.receive(task))
+                return batch if self._collate is None else self._collate(batch)
+            finally:
+                if self._has_ended:
+                    self._maker.leave(0)

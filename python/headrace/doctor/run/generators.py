@@ -132,7 +132,8 @@ def _observe(loader: Any, paths: list[str], repeated: list[str]) -> Observation:
     option = with_option(loader, 'rng="sample"')
     seed = "torch.utils.data.get_worker_info().seed"
     if isinstance(loader, Loader):  # get_worker_info().seed is the same in all workers and epochs
-        seed = "random.getrandbits(64), which headrace has seeded for this worker and epoch"
+        seed = "random.getrandbits(32), which headrace has seeded for this worker and epoch; the worker's copy of the "
+        seed += "dataset is headrace.get_worker_info().dataset"
     fix = f"{option}: each sample has its own, with any number of workers; or seed them in worker_init_fn with {seed}"
     return Observation("random numbers", "warning", "equal in all workers", f"{len(paths)} generators", text, fix)
 
