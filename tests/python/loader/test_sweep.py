@@ -139,7 +139,9 @@ class Case:
             self.start(kind, name, method, max_restarts=2, **options)
             self.finish()
         restarts = self.loader.report()["restarts"]
-        assert len(texts) == restarts <= self.is_killed, (self.plan, texts)
+        # While this process waits for a CPU, the workers may fill their memory: then batches are copied.
+        deaths = [text for text in texts if "batches are copied" not in text]
+        assert len(deaths) == restarts <= self.is_killed, (self.plan, texts)
         assert stops.count <= (not self.is_killed)
         return self.has_died() or stops.count > 0
 
