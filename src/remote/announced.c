@@ -103,7 +103,8 @@ static struct hr__announced *find_next(const struct hr__reader *reader, const st
 
 /* It is not known whose announcement it is. Workers read in the announced order, so it is the nearest one. */
 void hr__announced_asked(hr_fetcher *fetcher, const struct hr__object *object, uint64_t at, uint64_t bytes) {
-    int most = 1024;
+    enum { LOOKED_AT_MOST = 1024 };
+    int most = LOOKED_AT_MOST;
     struct hr__announced *nearest = NULL;
     if (!object->announced_count) return;
     for (struct hr__reader *reader = fetcher->readers; reader; reader = reader->next) {
